@@ -1,0 +1,70 @@
+"""The scheduler service's one exception tree.
+
+    StepwireError
+    ├── InvalidRequestError       a field does not fit its limit
+    │   └── DuplicateRequestError the request id is in use
+    ├── UnknownRequestError       no such request
+    ├── QueueFullError            too many requests wait
+    ├── SlowConsumerError         the client does not read its stream
+    ├── DeadlineError             the client's deadline passed
+    ├── DrainingError             the server takes no new requests
+    ├── WorkerUnavailableError    no worker group can serve
+    ├── ModelMismatchError        a worker serves another model
+    ├── ModelFolderError          the model folder is missing or broken
+    └── InternalError             our own fault
+
+Knows nothing about gRPC: frontend/status.py maps each class to a status code.
+"""
+
+
+class StepwireError(Exception):
+    """Root of all errors that a caller can see."""
+
+
+class InvalidRequestError(StepwireError):
+    """A request's field does not fit: the message names field, value and limit."""
+
+    @classmethod
+    def of(cls, field: str, value: object, limit: str) -> "InvalidRequestError":
+        """Build the error for ``field`` whose ``value`` breaks ``limit`` (a phrase after "must")."""
+        return cls(f"{field} is {value!r}, but must {limit}")
+
+
+class DuplicateRequestError(InvalidRequestError):
+    """The request id is in use."""
+
+
+class UnknownRequestError(StepwireError):
+    """No such request."""
+
+
+class QueueFullError(StepwireError):
+    """Too many requests wait already."""
+
+
+class SlowConsumerError(StepwireError):
+    """A client does not read its stream."""
+
+
+class DeadlineError(StepwireError):
+    """The client's deadline passed."""
+
+
+class DrainingError(StepwireError):
+    """The server takes no new requests."""
+
+
+class WorkerUnavailableError(StepwireError):
+    """No worker group can serve."""
+
+
+class ModelMismatchError(StepwireError):
+    """A worker serves another model than the scheduler expects."""
+
+
+class ModelFolderError(StepwireError):
+    """The model folder is missing or broken: the message names the file."""
+
+
+class InternalError(StepwireError):
+    """Our own fault."""
