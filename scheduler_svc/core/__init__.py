@@ -1,0 +1,1 @@
+"""The pure scheduler core: no I/O, clock, randomness, environment or logging."""
