@@ -1,0 +1,105 @@
+"""The scheduler service's one frozen configuration, checked when it is made.
+
+Each field's docstring is the help text of its flag. Knows nothing about flags or the environment
+(``__main__.py`` reads both) and nothing about models: whether the folder is sound is found at start.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+
+_MIB = 1024 * 1024
+_MAX_STEPS_IN_FLIGHT = 4
+
+
+class ConfigError(ValueError):
+    """An option does not fit its limit: the message names option, value and limit."""
+
+    @classmethod
+    def of(cls, option: str, value: object, limit: str) -> "ConfigError":
+        """Build the error for ``option`` whose ``value`` breaks ``limit`` (a phrase after "must")."""
+        return cls(f"--{option.replace('_', '-')} is {value!r}, but must {limit}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """All options of the scheduler service."""
+
+    model: str
+    """Model folder in Hugging Face format, or a hub id where the machine reaches a hub."""
+    served_model_name: str = ""
+    """Name that clients know the model by. Empty: the folder's name or the hub id."""
+    host: str = "127.0.0.1"
+    """Address that the front ends listen on."""
+    port: int = 50051
+    """Port that the front ends share. 0 picks a free one; the start-up line tells it."""
+    worker: tuple[str, ...] = ("127.0.0.1:50061",)
+    """HOST:PORT of the worker group; exactly one, until several groups work."""
+    frontends: int = 1
+    """Front end processes on the one port."""
+    max_num_seqs: int = 0
+    """Most requests that run at once. 0: the worker's limit, which this may only lower."""
+    max_num_batched_tokens: int = 0
+    """Most tokens of one step. 0: the worker's limit, which this may only lower."""
+    max_model_len: int = 0
+    """Most tokens of one request, prompt and output. 0: the worker's limit, which this may only lower."""
+    max_steps_in_flight: int = 2
+    """Steps sent to the worker ahead of their results."""
+    max_num_waiting: int = 4096
+    """Requests that may wait for their first step; one more is refused as RESOURCE_EXHAUSTED."""
+    max_message_mib: int = 64
+    """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
+    drain_seconds: float = 30.0
+    """How long a stop waits for running requests."""
+    step_timeout_seconds: float = 300.0
+    """How long the oldest step in flight may take before the worker counts as lost."""
+    check_invariants: bool = False
+    """Check the core's invariants after every call: slow, for finding bugs."""
+    log_level: str = "info"
+    """Least severe messages to log: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no scheduler could run under."""
+        if not self.model:
+            raise ConfigError.of("model", self.model, "name a model folder or a hub id")
+        if not self.host:
+            raise ConfigError.of("host", self.host, "name an address to listen on")
+        self._check_workers()
+        self._check_range("port", 0, 65535)
+        self._check_range("frontends", 1, 256)
+        self._check_range("max_steps_in_flight", 1, _MAX_STEPS_IN_FLIGHT)
+        self._check_range("max_num_waiting", 1, 2**31 - 1)
+        self._check_range("max_message_mib", 1, 2047)
+        for option in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            self._check_range(option, 0, 2**31 - 1)
+        self._check_seconds("drain_seconds", is_zero_allowed=True)
+        self._check_seconds("step_timeout_seconds", is_zero_allowed=False)
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise ConfigError.of("log_level", self.log_level, "be debug, info, warning or error")
+
+    @property
+    def max_message_bytes(self) -> int:
+        """Largest gRPC message."""
+        return self.max_message_mib * _MIB
+
+    @property
+    def logging_level(self) -> int:
+        """``log_level`` as the number that ``logging`` knows."""
+        return logging.getLevelNamesMapping()[self.log_level.upper()]
+
+    def _check_workers(self) -> None:
+        if len(self.worker) != 1:
+            raise ConfigError.of("worker", self.worker, "be given exactly once, until several groups work")
+        host, colon, port = self.worker[0].rpartition(":")
+        if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            raise ConfigError.of("worker", self.worker[0], "be HOST:PORT with a port in [1, 65535]")
+
+    def _check_range(self, option: str, lowest: int, highest: int) -> None:
+        value = getattr(self, option)
+        if not lowest <= value <= highest:
+            raise ConfigError.of(option, value, f"be in [{lowest}, {highest}]")
+
+    def _check_seconds(self, option: str, *, is_zero_allowed: bool) -> None:
+        value = getattr(self, option)
+        if not math.isfinite(value) or value < 0 or (value == 0 and not is_zero_allowed):
+            raise ConfigError.of(option, value, f"be finite and {'at least' if is_zero_allowed else 'over'} 0")
