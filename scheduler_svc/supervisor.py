@@ -1,0 +1,155 @@
+"""Runs the scheduler service: one engine process and N front end processes on one port.
+
+Starts them, says when all listen, passes a stop on (front ends drain first, then the engine ends)
+and ends everything with one clear line when a process dies. Knows nothing about requests or models.
+"""
+
+import multiprocessing
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from multiprocessing.connection import wait
+from pathlib import Path
+from types import FrameType
+
+from scheduler_svc.child_process import ChildProcess, run_engine_child, run_frontend_child
+from scheduler_svc.config import ConfigError, SchedulerConfig
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_ENGINE_STOP_SECONDS = 5.0
+_DRAIN_MARGIN_SECONDS = 5.0
+"""A front end may need this long over its drain time to close its streams."""
+
+
+def supervise(config: SchedulerConfig, say: Callable[[str], None]) -> int:
+    """Run the service until a stop signal comes or a process dies.
+
+    Args:
+        config: The service's options; ``model`` names an existing folder.
+        say: Prints one line.
+
+    Returns:
+        The exit code: 0 after a stop signal, 1 when a process died or could not start.
+
+    Raises:
+        ConfigError: if the port cannot be had.
+    """
+    with ExitStack() as stack:
+        reserved = stack.enter_context(reserve_port(config.host, config.port))
+        config = replace(config, port=reserved.getsockname()[1])
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepwire-"))
+        wakeup = stack.enter_context(_stop_signals_as_bytes())
+        supervisor = Supervisor(config, socket_path=str(Path(folder) / "engine.sock"), wakeup=wakeup)
+        return supervisor.run(say)
+
+
+def reserve_port(host: str, port: int) -> socket.socket:
+    """Bind, without listening, the address that all front ends will share; port 0 picks a free one.
+
+    Raises:
+        ConfigError: if the address is taken or not ours. Asked once without SO_REUSEPORT, because
+            with it a second scheduler would silently take half of the first one's clients.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+        reserved = socket.socket(family, kind, protocol)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        reserved.bind(address)
+    except OSError as error:
+        limit = f"be an address that can be listened on ({error.strerror})"
+        raise ConfigError.of("port", f"{host}:{port}", limit) from error
+    return reserved
+
+
+class Supervisor:
+    """The processes of one scheduler service, from start to end."""
+
+    def __init__(self, config: SchedulerConfig, *, socket_path: str, wakeup: socket.socket) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._config = config
+        self._wakeup = wakeup
+        self._engine = ChildProcess.start(context, "engine", run_engine_child, (config, socket_path))
+        self._frontends = tuple(
+            ChildProcess.start(
+                context, f"front end {index}", run_frontend_child, (config, socket_path, index)
+            )
+            for index in range(config.frontends)
+        )
+
+    def run(self, say: Callable[[str], None]) -> int:
+        """Wait for all to listen, then for a stop or a death; end everything; return the exit code."""
+        try:
+            return self._watch(say)
+        finally:
+            _stop(self._frontends, self._config.drain_seconds + _DRAIN_MARGIN_SECONDS, self._wakeup)
+            _stop([self._engine], _ENGINE_STOP_SECONDS, self._wakeup)
+
+    def _watch(self, say: Callable[[str], None]) -> int:
+        children = (self._engine, *self._frontends)
+        has_said_listening = False
+        while True:
+            wait([self._wakeup, *(handle for child in children for handle in child.handles())])
+            if _was_signalled(self._wakeup):
+                say("scheduler stopping")
+                return 0
+            for child in children:
+                child.take_messages()
+            dead = next((child for child in children if child.is_dead()), None)
+            if dead is not None:
+                say(f"scheduler error: {dead.obituary()}")
+                return 1
+            if not has_said_listening and all(child.is_listening for child in children):
+                has_said_listening = True
+                say(f"scheduler listening on {self._config.host}:{self._config.port}")
+
+
+def _stop(children: Iterable[ChildProcess], limit_seconds: float, wakeup: socket.socket) -> None:
+    """Ask ``children`` to end, wait for them, and kill those left at the limit or at another signal."""
+    children = list(children)
+    for child in children:
+        child.process.terminate()
+    deadline = time.monotonic() + limit_seconds
+    while running := [child.process.sentinel for child in children if not child.is_dead()]:
+        left_seconds = deadline - time.monotonic()
+        if left_seconds <= 0 or not wait([wakeup, *running], left_seconds) or _was_signalled(wakeup):
+            break
+    for child in children:
+        if not child.is_dead():
+            child.process.kill()
+        child.process.join()
+
+
+@contextmanager
+def _stop_signals_as_bytes() -> Iterator[socket.socket]:
+    """Turn stop signals into bytes on a socket, so that one ``wait`` sees them with everything else."""
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
+    previous_handlers = {number: signal.signal(number, _leave_to_wakeup) for number in _STOP_SIGNALS}
+    previous_fd = signal.set_wakeup_fd(writer.fileno())
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(previous_fd)
+        for number, handler in previous_handlers.items():
+            signal.signal(number, handler)
+        reader.close()
+        writer.close()
+
+
+def _leave_to_wakeup(_signal_number: int, _frame: FrameType | None) -> None:
+    """Replace the default action; the byte on the wakeup socket is what tells the supervisor."""
+
+
+def _was_signalled(wakeup: socket.socket) -> bool:
+    try:
+        return bool(wakeup.recv(64))
+    except BlockingIOError:
+        return False
