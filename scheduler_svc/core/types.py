@@ -15,6 +15,7 @@ A *lane* is a request's row in the worker's tables. A *slot* is one token's cell
 ``block_id * block_size + offset``. Block 0 belongs to the worker; requests hold ids 1 .. N.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NewType
@@ -124,8 +125,12 @@ class Request:
     """The owner's own number for it: handed back likewise."""
     # ---- state ----
     status: RequestStatus = RequestStatus.WAITING
-    output_token_ids: list[int] = field(default_factory=list)
-    """Folded output tokens."""
+    tokens: "array[int]" = field(default_factory=lambda: array("i"))
+    """Prompt and folded output; an array, so that a block's bytes are one slice away."""
+    block_hashes: list[BlockHash] = field(default_factory=list)
+    """Hashes of the full blocks of ``tokens``, as far as they were needed."""
+    arrival: int = 0
+    """Order of arrival, from 1."""
     max_total_tokens: int = 0
     """Prompt and output together at most; set on arrival, and again when a new epoch lowers it."""
     lane: Lane = Lane(-1)
@@ -133,10 +138,14 @@ class Request:
     """Number of the latest admission; 0 before the first."""
     num_prefix_hit_tokens: int = 0
     """Prompt tokens that the prefix cache saved at the first admission; reported only."""
-    num_rows_in_flight_at_preemption: int = 0
+    num_late_rows: int = 0
     """Rows sent before a preemption and not yet folded: it is admitted again at 0."""
     num_preemptions: int = 0
     num_epochs_lost: int = 0
+
+    def __post_init__(self) -> None:
+        """Copy the prompt into ``tokens``."""
+        self.tokens.frombytes(self.prompt_token_ids.astype("<i4").tobytes())
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -146,8 +155,9 @@ class Request:
     @property
     def num_tokens(self) -> int:
         """Tokens known: prompt and folded output."""
-        return len(self.prompt_token_ids) + len(self.output_token_ids)
+        return len(self.tokens)
 
-    def token_ids(self) -> Int32Array:
-        """All tokens known, as one new array."""
-        return np.concatenate([self.prompt_token_ids, np.array(self.output_token_ids, np.int32)])
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Folded output tokens, as a new list."""
+        return self.tokens[len(self.prompt_token_ids) :].tolist()

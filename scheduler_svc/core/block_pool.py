@@ -1,0 +1,117 @@
+"""Who holds which KV block: reference counts, the free queue and the prefix cache's index.
+
+A block is *held* (its count is above 0), or *free*; a free block with a hash is *cached* and can be
+shared again until it is reused. "No free block" is an answer here, not an error. Knows nothing about
+requests, lanes or steps.
+
+Source: block manager of PagedAttention (Kwon et al., 2023); lazy eviction as in vLLM.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from scheduler_svc.core.free_queue import FreeQueue
+from scheduler_svc.core.types import BlockHash, BlockId
+
+
+class BlockPool:
+    """Blocks 1 .. num_blocks."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        # Lowest ids first out of a stack, so that a lightly used pool stays in few pages.
+        self._free = FreeQueue(BlockId(i) for i in range(num_blocks, 0, -1))
+        self._ref_counts = [0] * (num_blocks + 1)
+        self._hash_of: list[BlockHash | None] = [None] * (num_blocks + 1)
+        self._block_of: dict[BlockHash, BlockId] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated now, cached ones among them."""
+        return len(self._free)
+
+    @property
+    def num_empty(self) -> int:
+        """Free blocks that hold nothing of use."""
+        return self._free.num_empty
+
+    @property
+    def num_cached(self) -> int:
+        """Free blocks that the prefix cache can still serve."""
+        return self._free.num_cached
+
+    def allocate(self, num_blocks: int) -> list[BlockId] | None:
+        """Take free blocks with a count of 1 each, evicting cached ones where needed.
+
+        Returns:
+            The ids, or None where there are too few; then nothing has changed.
+        """
+        if num_blocks > len(self._free):
+            return None
+        block_ids = [self._free.pop() for _ in range(num_blocks)]
+        for block_id in block_ids:
+            self._ref_counts[block_id] = 1
+            block_hash = self._hash_of[block_id]
+            if block_hash is not None:
+                del self._block_of[block_hash]
+                self._hash_of[block_id] = None
+        return block_ids
+
+    def match(self, block_hashes: Iterable[BlockHash]) -> list[BlockId]:
+        """Find the longest run of blocks, from the first, that hold these hashes. Changes nothing."""
+        block_ids: list[BlockId] = []
+        for block_hash in block_hashes:
+            block_id = self._block_of.get(block_hash)
+            if block_id is None:
+                break
+            block_ids.append(block_id)
+        return block_ids
+
+    def num_free_among(self, block_ids: Iterable[BlockId]) -> int:
+        """Count the blocks that nobody holds: sharing them takes as many from ``num_free``."""
+        return sum(self._ref_counts[block_id] == 0 for block_id in block_ids)
+
+    def share(self, block_ids: Iterable[BlockId]) -> None:
+        """Hold matched blocks once more."""
+        for block_id in block_ids:
+            if self._ref_counts[block_id] == 0:
+                self._free.take_cached(block_id)
+            self._ref_counts[block_id] += 1
+
+    def release(self, block_ids: Sequence[BlockId]) -> None:
+        """Give up one hold on each block of a table.
+
+        The table's end is freed first, so that it is evicted before its beginning: a prefix is worth
+        nothing without the blocks before it.
+        """
+        for block_id in reversed(block_ids):
+            assert self._ref_counts[block_id] > 0, f"block {block_id} is released but not held"
+            self._ref_counts[block_id] -= 1
+            if self._ref_counts[block_id] == 0:
+                if self._hash_of[block_id] is None:
+                    self._free.push_empty(block_id)
+                else:
+                    self._free.push_cached(block_id)
+
+    def frees_any(self, block_ids: Iterable[BlockId]) -> bool:
+        """Tell whether releasing this table would free a block now."""
+        return any(self._ref_counts[block_id] == 1 for block_id in block_ids)
+
+    def register(self, block_id: BlockId, block_hash: BlockHash) -> None:
+        """Let the prefix cache find a held block. Of two identical blocks the first keeps the key."""
+        assert self._ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
+        if self._hash_of[block_id] is None and block_hash not in self._block_of:
+            self._hash_of[block_id] = block_hash
+            self._block_of[block_hash] = block_id
+
+    def ref_counts(self) -> dict[BlockId, int]:
+        """Counts of all held blocks, for invariant checks."""
+        return {BlockId(i): count for i, count in enumerate(self._ref_counts) if count}
+
+    def free_block_ids(self) -> set[BlockId]:
+        """Ids of all free blocks, for invariant checks."""
+        return self._free.block_ids()
+
+    def index(self) -> dict[BlockHash, BlockId]:
+        """Copy the prefix cache's index, for invariant checks."""
+        assert all(self._hash_of[i] == key for key, i in self._block_of.items())
+        return dict(self._block_of)

@@ -1,0 +1,123 @@
+"""The running requests as a structure of arrays, a row a lane.
+
+Steady-state bookkeeping touches all rows with a few numpy operations: 256 rows cost tens of
+microseconds a step, where an object a row costs hundreds (benchmarks/scheduler_core.py). Knows
+nothing about queues, plans or the pool. The counts are those of the picture in core/types.py.
+"""
+
+from array import array
+
+import numpy as np
+
+from scheduler_svc.core.types import (
+    BlockId,
+    BoolArray,
+    Int32Array,
+    Int64Array,
+    Lane,
+    Request,
+)
+
+NUM_STOP_COLUMNS = 8
+"""Stop ids compared for all rows at once; the rare request with more is looked at by itself."""
+
+
+class LaneTable:
+    """Arrays indexed by lane; a free lane has incarnation 0."""
+
+    def __init__(self, num_lanes: int) -> None:
+        def zeros() -> Int64Array:
+            return np.zeros(num_lanes, np.int64)
+
+        self.incarnation = zeros()
+        self.num_known = zeros()
+        """Tokens whose identity is known or will be once the rows in flight are folded."""
+        self.num_folded = zeros()
+        """Tokens known now: prompt and folded output."""
+        self.num_scheduled = zeros()
+        """Tokens whose KV was planned (num_scheduled_tokens_total)."""
+        self.num_computed = zeros()
+        """Tokens whose KV is folded (num_computed_tokens)."""
+        self.max_total = zeros()
+        self.num_blocks = zeros()
+        self.num_registered = zeros()
+        """Blocks of the table that were offered to the prefix cache."""
+        self.num_rows_in_flight = zeros()
+        self.stops_from = zeros()
+        """A stop id ends the request from this position on (prompt + min_tokens)."""
+        self.owner: Int32Array = np.zeros(num_lanes, np.int32)
+        self.handle = zeros()
+        self.runs_ahead: BoolArray = np.ones(num_lanes, np.bool_)
+        self.has_many_stops: BoolArray = np.zeros(num_lanes, np.bool_)
+        self.stop_ids: Int32Array = np.full((num_lanes, NUM_STOP_COLUMNS), -1, np.int32)
+        self.requests: list[Request | None] = [None] * num_lanes
+        self.tokens: list[array[int]] = [array("i")] * num_lanes
+        """Each request's tokens, one look-up nearer."""
+        self.block_ids: list[list[BlockId]] = [[] for _ in range(num_lanes)]
+        # Lowest lanes first, so that a lightly used worker touches few rows of its tables.
+        self._free_lanes = [Lane(i) for i in range(num_lanes - 1, -1, -1)]
+        self._order: Int64Array | None = np.zeros(0, np.int64)
+
+    @property
+    def has_free_lane(self) -> bool:
+        """Whether one more request can run."""
+        return bool(self._free_lanes)
+
+    @property
+    def num_running(self) -> int:
+        """Lanes in use."""
+        return len(self.requests) - len(self._free_lanes)
+
+    def request(self, lane: int) -> Request:
+        """Give the request that holds this lane."""
+        request = self.requests[lane]
+        assert request is not None, f"lane {lane} is free"
+        return request
+
+    def admission_order(self) -> Int64Array:
+        """Give the lanes in use, earliest admitted first."""
+        if self._order is None:
+            lanes = np.flatnonzero(self.incarnation)
+            self._order = lanes[np.argsort(self.incarnation[lanes], kind="stable")]
+        return self._order
+
+    def occupy(self, request: Request, cached: list[BlockId], *, block_size: int) -> Lane:
+        """Give a free lane to a request whose first blocks are ``cached``; its incarnation is set."""
+        lane = self._free_lanes.pop()
+        num_cached_tokens = len(cached) * block_size
+        self.incarnation[lane] = request.incarnation
+        self.num_known[lane] = self.num_folded[lane] = request.num_tokens
+        self.num_scheduled[lane] = self.num_computed[lane] = num_cached_tokens
+        self.max_total[lane] = request.max_total_tokens
+        self.num_blocks[lane] = self.num_registered[lane] = len(cached)
+        self.num_rows_in_flight[lane] = 0
+        self.stops_from[lane] = request.num_prompt_tokens + request.sampling.min_tokens
+        self.owner[lane] = request.owner
+        self.handle[lane] = request.handle
+        self.runs_ahead[lane] = request.runs_ahead
+        self._set_stop_ids(lane, request.sampling.stop_token_ids)
+        self.requests[lane] = request
+        self.tokens[lane] = request.tokens
+        self.block_ids[lane] = list(cached)
+        self._order = None
+        return lane
+
+    def vacate(self, lane: Lane) -> list[BlockId]:
+        """Free a lane and give back the block table it held."""
+        block_ids, self.block_ids[lane] = self.block_ids[lane], []
+        self.requests[lane] = None
+        self.incarnation[lane] = 0
+        self._free_lanes.append(lane)
+        self._order = None
+        return block_ids
+
+    def grow(self, lane: int, block_ids: list[BlockId]) -> None:
+        """Append blocks to a lane's table."""
+        self.block_ids[lane].extend(block_ids)
+        self.num_blocks[lane] += len(block_ids)
+
+    def _set_stop_ids(self, lane: Lane, stop_ids: tuple[int, ...]) -> None:
+        num_columns = min(len(stop_ids), NUM_STOP_COLUMNS)
+        self.stop_ids[lane, :num_columns] = stop_ids[:num_columns]
+        self.stop_ids[lane, num_columns:] = -1
+        self.has_many_stops[lane] = len(stop_ids) > NUM_STOP_COLUMNS

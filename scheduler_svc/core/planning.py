@@ -1,0 +1,230 @@
+"""Carry out the choices of one step: grow tables, preempt, admit, and write the plan.
+
+Changes the state as if the step had run already, so that the next step can be planned before this
+one's result is in. Knows nothing about results.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduler_svc.core.block_hash import extend_block_hashes
+from scheduler_svc.core.plan import Admission, StepPlan
+from scheduler_svc.core.policy import choose_victim, num_blocks_for, split_rows
+from scheduler_svc.core.state import InFlightStep, SchedulerState
+from scheduler_svc.core.types import BlockId, Incarnation, Int64Array, Lane, Request, RequestStatus
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step being planned."""
+
+    budget_left: int
+    decode_lanes: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    chunk_lanes: list[int] = field(default_factory=list)
+    chunk_num_tokens: list[int] = field(default_factory=list)
+    chunk_samples: list[bool] = field(default_factory=list)
+    append_lanes: list[int] = field(default_factory=list)
+    append_block_ids: list[BlockId] = field(default_factory=list)
+    admissions: list[Admission] = field(default_factory=list)
+    has_preempted: bool = False
+
+    def add_chunk(self, lane: int, num_tokens: int, *, samples: bool) -> None:
+        self.chunk_lanes.append(lane)
+        self.chunk_num_tokens.append(num_tokens)
+        self.chunk_samples.append(samples)
+        self.budget_left -= num_tokens
+
+    def add_blocks(self, lane: int, block_ids: list[BlockId]) -> None:
+        self.append_lanes.extend([lane] * len(block_ids))
+        self.append_block_ids.extend(block_ids)
+
+
+def plan_step(state: SchedulerState) -> StepPlan | None:
+    """Plan one step, or give None where there is nothing to run and nothing to release."""
+    draft = _Draft(budget_left=state.limits.max_num_batched_tokens)
+    decode_lanes, prefill_lanes = split_rows(state.lanes)
+    draft.decode_lanes = _grow_decode_lanes(state, draft, decode_lanes)
+    draft.budget_left -= len(draft.decode_lanes)
+    for lane in prefill_lanes.tolist():
+        # A decode row's growth may have preempted this lane.
+        if state.lanes.incarnation[lane] and draft.budget_left > 0:
+            _plan_chunk(state, draft, Lane(lane))
+    # What a preemption freed is for those who run: admitting into it would only preempt again.
+    if not draft.has_preempted:
+        _admit(state, draft)
+    return _commit(state, draft)
+
+
+def _grow_decode_lanes(state: SchedulerState, draft: _Draft, decode: Int64Array) -> Int64Array:
+    """Give each decode row the block it needs; return the lanes that can run."""
+    lanes, block_size = state.lanes, state.limits.block_size
+    growing = decode[lanes.num_scheduled[decode] // block_size >= lanes.num_blocks[decode]]
+    block_ids = state.pool.allocate(len(growing))
+    if block_ids is not None:
+        for lane, block_id in zip(growing.tolist(), block_ids, strict=True):
+            lanes.block_ids[lane].append(block_id)
+        lanes.num_blocks[growing] += 1
+        draft.append_lanes.extend(growing.tolist())
+        draft.append_block_ids.extend(block_ids)
+        return decode
+    stalled = [lane for lane in growing.tolist() if not _grow_by_preempting(state, draft, Lane(lane))]
+    kept: Int64Array = decode[(lanes.incarnation[decode] != 0) & ~np.isin(decode, stalled)]
+    return kept
+
+
+def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> bool:
+    """Give a lane one block though the pool is short; False where it was preempted or must wait."""
+    if not state.lanes.incarnation[lane] or not _make_room(state, draft, lane, planned=()):
+        return False
+    block_ids = state.pool.allocate(1)
+    assert block_ids is not None, "room was made"
+    state.lanes.grow(lane, block_ids)
+    draft.add_blocks(lane, block_ids)
+    return True
+
+
+def _make_room(state: SchedulerState, draft: _Draft, lane: Lane, *, planned: tuple[int, ...]) -> bool:
+    """Preempt until a block is free; False where ``lane`` itself gave way or must wait."""
+    while state.pool.num_free == 0:
+        victim = choose_victim(state.lanes, state.pool, lane, planned=planned)
+        if victim is None:
+            return False
+        state.preempt(victim)
+        draft.has_preempted = True
+        if victim == lane:
+            return False
+    return True
+
+
+def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
+    """Plan the next chunk of a prompt that is under way, as much of it as there is room for."""
+    lanes, block_size = state.lanes, state.limits.block_size
+    num_scheduled, num_known = int(lanes.num_scheduled[lane]), int(lanes.num_known[lane])
+    num_blocks = int(lanes.num_blocks[lane])
+    if num_blocks * block_size == num_scheduled:
+        # This lane keeps what it has and waits rather than take a row from a planned one.
+        planned = (*draft.decode_lanes.tolist(), *draft.chunk_lanes, lane)
+        if not _make_room(state, draft, lane, planned=planned):
+            return
+    num_room = (num_blocks + state.pool.num_free) * block_size - num_scheduled
+    num_tokens = min(num_known - num_scheduled, draft.budget_left, num_room)
+    block_ids = state.pool.allocate(
+        max(0, num_blocks_for(num_scheduled + num_tokens, block_size) - num_blocks)
+    )
+    assert block_ids is not None, "the chunk was cut to the room there is"
+    lanes.grow(lane, block_ids)
+    draft.add_blocks(lane, block_ids)
+    draft.add_chunk(lane, num_tokens, samples=num_scheduled + num_tokens == num_known)
+
+
+def _admit(state: SchedulerState, draft: _Draft) -> None:
+    """Start queued requests in order, until one does not fit."""
+    while draft.budget_left > 0 and state.lanes.has_free_lane:
+        request = state.queues.peek()
+        if request is None or request.num_late_rows or not _try_admit(state, draft, request):
+            return
+
+
+def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
+    """Give a lane to this request, if its known tokens fit beside those that run."""
+    pool, block_size = state.pool, state.limits.block_size
+    # At least one token is always computed: the last block is never taken whole from the cache.
+    num_matchable = (request.num_tokens - 1) // block_size
+    extend_block_hashes(request, num_matchable, block_size)
+    cached = pool.match(request.block_hashes[:num_matchable])
+    num_cached_tokens = len(cached) * block_size
+    num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
+    # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
+    num_wanted = num_blocks_for(request.num_tokens + 1, block_size) - len(cached)
+    if num_wanted > pool.num_free - pool.num_free_among(cached):
+        return False
+    pool.share(cached)
+    block_ids = pool.allocate(num_blocks_for(num_cached_tokens + num_tokens, block_size) - len(cached))
+    assert block_ids is not None, "the room was checked"
+    is_first = not request.incarnation
+    _occupy(state, request, cached, is_first=is_first)
+    state.lanes.grow(request.lane, block_ids)
+    draft.admissions.append(_admission(state, request, num_cached_tokens, is_first=is_first))
+    draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == request.num_tokens)
+    return True
+
+
+def _occupy(state: SchedulerState, request: Request, cached: list[BlockId], *, is_first: bool) -> None:
+    """Move a queued request to a lane."""
+    state.queues.remove(request)
+    state.num_admissions += 1
+    if is_first:
+        request.num_prefix_hit_tokens = len(cached) * state.limits.block_size
+        state.totals.num_cached_tokens += request.num_prefix_hit_tokens
+    request.incarnation = Incarnation(state.num_admissions)
+    request.status = RequestStatus.RUNNING
+    request.lane = state.lanes.occupy(request, cached, block_size=state.limits.block_size)
+
+
+def _admission(
+    state: SchedulerState, request: Request, num_cached_tokens: int, *, is_first: bool
+) -> Admission:
+    """Tell the worker all it must know of a request."""
+    return Admission(
+        lane=request.lane,
+        incarnation=request.incarnation,
+        token_ids=np.array(request.tokens, np.int32),
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_computed_tokens=num_cached_tokens,
+        block_ids=np.array(state.lanes.block_ids[request.lane], np.int32),
+        max_total_tokens=request.max_total_tokens,
+        sampling=request.sampling,
+        owner=request.owner,
+        handle=request.handle,
+        is_first=is_first,
+    )
+
+
+def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
+    """Count the draft's rows as scheduled and in flight, and freeze it."""
+    num_decode, num_chunks = len(draft.decode_lanes), len(draft.chunk_lanes)
+    if not (num_decode or num_chunks or state.pending_releases):
+        return None
+    row_lanes = np.concatenate([draft.decode_lanes, np.array(draft.chunk_lanes, np.int64)])
+    num_tokens = np.ones(num_decode + num_chunks, np.int64)
+    samples = np.ones(num_decode + num_chunks, np.bool_)
+    if num_chunks:
+        num_tokens[num_decode:] = draft.chunk_num_tokens
+        samples[num_decode:] = draft.chunk_samples
+    plan = StepPlan(
+        step_id=state.next_step_id,
+        released_lanes=np.array(state.pending_releases, np.int32),
+        admissions=tuple(draft.admissions),
+        append_lanes=np.array(draft.append_lanes, np.int32),
+        append_block_ids=np.array(draft.append_block_ids, np.int32),
+        row_lanes=row_lanes.astype(np.int32),
+        row_num_tokens=num_tokens.astype(np.int32),
+        row_samples=samples,
+    )
+    lanes = state.lanes
+    lanes.num_scheduled[row_lanes] += num_tokens
+    lanes.num_known[row_lanes] += samples
+    lanes.num_rows_in_flight[row_lanes] += 1
+    state.in_flight.append(
+        InFlightStep(
+            step_id=plan.step_id,
+            lanes=row_lanes,
+            incarnations=lanes.incarnation[row_lanes],
+            num_tokens=num_tokens,
+            samples=samples,
+        )
+    )
+    state.next_step_id += 1
+    state.pending_releases = []
+    _register_prompt_blocks(state, draft.chunk_lanes)
+    return plan
+
+
+def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:
+    """Offer the blocks that this step fills to the next plan; the worker runs steps in order."""
+    lanes, block_size = state.lanes, state.limits.block_size
+    for lane in chunk_lanes:
+        # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
+        num_tokens = min(int(lanes.num_scheduled[lane]), int(lanes.num_folded[lane]))
+        state.register_blocks(lane, num_tokens // block_size)

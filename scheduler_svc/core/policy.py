@@ -1,0 +1,65 @@
+"""Who runs and who gives way: the choices of a step, apart from carrying them out.
+
+Decode rows come first, because each costs one token and delays nobody; what is left of the token
+budget goes to prompts in chunks, in order of admission. Knows nothing about plans or the worker.
+
+Source: chunked prefill mixed with decodes as in Sarathi-Serve (Agrawal et al., 2024); preemption of
+the latest by recompute as in vLLM.
+"""
+
+from collections.abc import Container
+
+import numpy as np
+
+from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.types import Int64Array, Lane
+
+
+def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
+    """Find the lanes that can compute now: those one token short, and those with a chunk to do.
+
+    A lane whose last sample is planned has nothing left to do: a length finish is predicted and
+    wastes no row.
+
+    Returns:
+        (decode lanes, prefill lanes), each in order of admission.
+    """
+    order = lanes.admission_order()
+    num_known = lanes.num_known[order]
+    can_run = (num_known < lanes.max_total[order]) & (
+        lanes.runs_ahead[order] | (lanes.num_rows_in_flight[order] == 0)
+    )
+    is_decode = num_known - lanes.num_scheduled[order] == 1
+    return order[can_run & is_decode], order[can_run & ~is_decode]
+
+
+def choose_victim(lanes: LaneTable, pool: BlockPool, lane: Lane, *, planned: Container[int]) -> Lane | None:
+    """Choose whom to preempt so that ``lane`` can grow.
+
+    The latest-admitted lane, not before ``lane`` itself, whose release frees a block now. Where no
+    single release does (later lanes only share blocks among each other), the latest one after
+    ``lane``, so that the next may; an earlier lane never gives way to a later one, so that the
+    earliest always goes on.
+
+    Args:
+        lanes: all lanes.
+        pool: the pool that is out of free blocks.
+        lane: the lane in need.
+        planned: lanes that have a row in this step already and must keep it.
+
+    Returns:
+        The victim, which may be ``lane``; None where ``lane`` must wait.
+    """
+    order = lanes.admission_order()
+    position = int(np.flatnonzero(order == lane)[0])
+    candidates = [int(i) for i in order[position:][::-1] if i not in planned]
+    for candidate in candidates:
+        if pool.frees_any(lanes.block_ids[candidate]):
+            return Lane(candidate)
+    return next((Lane(candidate) for candidate in candidates if candidate != lane), None)
+
+
+def num_blocks_for(num_tokens: int, block_size: int) -> int:
+    """Count the blocks that hold this many tokens."""
+    return -(-num_tokens // block_size)

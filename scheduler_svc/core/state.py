@@ -1,0 +1,128 @@
+"""All that the core remembers, and the few transitions that keep it consistent.
+
+One release path serves every way to end or preempt a request. Knows nothing about how a step is
+chosen (planning.py) or folded (folding.py).
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+from scheduler_svc.core.block_hash import extend_block_hashes
+from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.plan import FinishedRequest
+from scheduler_svc.core.queues import RequestQueues
+from scheduler_svc.core.types import (
+    BoolArray,
+    CoreLimits,
+    FinishReason,
+    Incarnation,
+    Int64Array,
+    Lane,
+    Request,
+    RequestStatus,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlightStep:
+    """The rows of a step that was planned and not yet folded."""
+
+    step_id: int
+    lanes: Int64Array
+    incarnations: Int64Array
+    num_tokens: Int64Array
+    samples: BoolArray
+
+
+@dataclass(slots=True)
+class Totals:
+    """Counts since the start."""
+
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_output_tokens: int = 0
+    num_finished: int = 0
+    num_preemptions: int = 0
+
+
+class SchedulerState:
+    """The core's memory."""
+
+    def __init__(self, limits: CoreLimits) -> None:
+        self.queues = RequestQueues()
+        self.requests: dict[str, Request] = {}
+        """All live requests."""
+        self.totals = Totals()
+        self.num_arrivals = 0
+        self.num_admissions = 0
+        self.start_epoch(limits)
+
+    def start_epoch(self, limits: CoreLimits) -> None:
+        """Forget everything that a worker held. Running requests must have left their lanes."""
+        self.limits = limits
+        self.pool = BlockPool(limits.num_blocks)
+        self.lanes = LaneTable(limits.max_num_seqs)
+        self.in_flight: deque[InFlightStep] = deque()
+        self.late_requests: dict[Incarnation, Request] = {}
+        """Preempted requests with rows in flight, by the incarnation of those rows."""
+        self.pending_releases: list[Lane] = []
+        """Lanes vacated since the last plan: the worker is told with the next one."""
+        self.next_step_id = 1
+
+    def preempt(self, lane: Lane) -> None:
+        """Take a lane from its request, which runs again once its rows in flight are folded."""
+        request = self.lanes.request(lane)
+        request.num_late_rows = int(self.lanes.num_rows_in_flight[lane])
+        if request.num_late_rows:
+            self.late_requests[request.incarnation] = request
+        self._release_lane(request)
+        self.queues.push_preempted(request)
+        request.num_preemptions += 1
+        self.totals.num_preemptions += 1
+
+    def end(
+        self,
+        request: Request,
+        reason: FinishReason,
+        *,
+        matched_stop_token_id: int | None = None,
+        num_tokens: int | None = None,
+        message: str = "",
+    ) -> FinishedRequest:
+        """End a live request in whatever state it is, and free all it held."""
+        if request.status is RequestStatus.RUNNING:
+            self._release_lane(request)
+        else:
+            self.queues.remove(request)
+            self.late_requests.pop(request.incarnation, None)
+        request.status = RequestStatus.FINISHED
+        del self.requests[request.request_id]
+        self.totals.num_finished += 1
+        num_output_tokens = request.num_tokens - request.num_prompt_tokens
+        return FinishedRequest(
+            request_id=request.request_id,
+            owner=request.owner,
+            handle=request.handle,
+            reason=reason,
+            matched_stop_token_id=matched_stop_token_id,
+            num_output_tokens=num_output_tokens if num_tokens is None else num_tokens,
+            num_prefix_hit_tokens=request.num_prefix_hit_tokens,
+            message=message,
+        )
+
+    def register_blocks(self, lane: int, num_blocks: int) -> None:
+        """Offer the first ``num_blocks`` blocks of a lane's table to the prefix cache."""
+        first = int(self.lanes.num_registered[lane])
+        if num_blocks <= first:
+            return
+        request, table = self.lanes.request(lane), self.lanes.block_ids[lane]
+        extend_block_hashes(request, num_blocks, self.limits.block_size)
+        for index in range(first, num_blocks):
+            self.pool.register(table[index], request.block_hashes[index])
+        self.lanes.num_registered[lane] = num_blocks
+
+    def _release_lane(self, request: Request) -> None:
+        self.pool.release(self.lanes.vacate(request.lane))
+        self.pending_releases.append(request.lane)
+        request.lane = Lane(-1)
