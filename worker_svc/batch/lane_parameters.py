@@ -1,0 +1,53 @@
+"""Sampling parameters of every lane, as a structure of arrays.
+
+Stores what admissions say. Knows nothing about steps, lengths or how tokens are sampled.
+"""
+
+import numpy as np
+
+from worker_svc.batch.step import Float32Array, Int32Array, LaneSampling
+
+
+class LaneParameters:
+    """One array a parameter, indexed by lane; ragged ones (bias, stop ids) as lists of arrays."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self.temperature = np.zeros(max_num_seqs, np.float32)
+        self.top_k = np.zeros(max_num_seqs, np.int32)
+        self.top_p = np.ones(max_num_seqs, np.float32)
+        self.min_p = np.zeros(max_num_seqs, np.float32)
+        self.seed = np.zeros(max_num_seqs, np.uint64)
+        self.presence_penalty = np.zeros(max_num_seqs, np.float32)
+        self.frequency_penalty = np.zeros(max_num_seqs, np.float32)
+        self.repetition_penalty = np.ones(max_num_seqs, np.float32)
+        self.min_tokens = np.zeros(max_num_seqs, np.int64)
+        self.num_logprobs_plus_one = np.zeros(max_num_seqs, np.int32)
+        self.has_penalties = np.zeros(max_num_seqs, np.bool_)
+        self.has_bias = np.zeros(max_num_seqs, np.bool_)
+        self.has_masks = np.zeros(max_num_seqs, np.bool_)
+        self.bias_token_ids: list[Int32Array] = [np.empty(0, np.int32)] * max_num_seqs
+        self.bias_values: list[Float32Array] = [np.empty(0, np.float32)] * max_num_seqs
+        self.stop_token_ids: list[Int32Array] = [np.empty(0, np.int32)] * max_num_seqs
+
+    def set(self, lane: int, sampling: LaneSampling) -> None:
+        """Store the parameters of a newly admitted lane over those of the lane before it."""
+        self.temperature[lane] = sampling.temperature
+        self.top_k[lane] = sampling.top_k
+        self.top_p[lane] = sampling.top_p
+        self.min_p[lane] = sampling.min_p
+        self.seed[lane] = sampling.seed
+        self.presence_penalty[lane] = sampling.presence_penalty
+        self.frequency_penalty[lane] = sampling.frequency_penalty
+        self.repetition_penalty[lane] = sampling.repetition_penalty
+        self.min_tokens[lane] = sampling.min_tokens
+        self.num_logprobs_plus_one[lane] = sampling.num_logprobs_plus_one
+        self.has_penalties[lane] = (
+            sampling.presence_penalty != 0
+            or sampling.frequency_penalty != 0
+            or sampling.repetition_penalty != 1
+        )
+        self.has_bias[lane] = len(sampling.bias_token_ids) > 0
+        self.has_masks[lane] = sampling.min_tokens > 0 and len(sampling.stop_token_ids) > 0
+        self.bias_token_ids[lane] = sampling.bias_token_ids
+        self.bias_values[lane] = sampling.bias_values
+        self.stop_token_ids[lane] = sampling.stop_token_ids

@@ -1,0 +1,173 @@
+"""The worker's copy of each lane: blocks, lengths, sampling parameters.
+
+Applies steps and checks them against the rules of the stream. It never sees a sampled token: after
+a sampling row a lane knows one token more, whose value is only in the token pool on the device.
+Knows nothing about requests, tensors or streams.
+
+    tokens of one lane, by absolute position
+
+    |  computed (KV in the cache)  |  known, not computed  |  not yet  |
+    0                   num_computed               num_known     max_total
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker_svc.batch.checks import (
+    TableLimits,
+    check_admission,
+    check_distinct,
+    check_equal_length,
+    check_range,
+    check_rows,
+)
+from worker_svc.batch.lane_parameters import LaneParameters
+from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array, Step
+from worker_svc.errors import ProtocolError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRows:
+    """The rows of an applied step, in the engine's order."""
+
+    step_id: int
+    lanes: Int64Array
+    num_tokens: Int64Array
+    starts: Int64Array
+    """Absolute position of each row's first token."""
+    samples: BoolArray
+
+
+class SequenceTable:
+    """All lanes of one epoch. After a ProtocolError its content is undefined until ``reset``."""
+
+    def __init__(self, limits: TableLimits) -> None:
+        self.limits = limits
+        self.parameters = LaneParameters(limits.max_num_seqs)
+        self.block_table = np.zeros((limits.max_num_seqs, limits.max_blocks_per_seq), np.int32)
+        self.num_blocks = np.zeros(limits.max_num_seqs, np.int64)
+        self.num_computed = np.zeros(limits.max_num_seqs, np.int64)
+        self.num_known = np.zeros(limits.max_num_seqs, np.int64)
+        self.num_prompt = np.zeros(limits.max_num_seqs, np.int64)
+        self.max_total = np.zeros(limits.max_num_seqs, np.int64)
+        self.incarnation = np.zeros(limits.max_num_seqs, np.uint64)
+        self.is_held = np.zeros(limits.max_num_seqs, np.bool_)
+        self._last_step_id = 0
+
+    @property
+    def num_lanes_held(self) -> int:
+        """Lanes that are admitted and not released."""
+        return int(np.count_nonzero(self.is_held))
+
+    def reset(self) -> None:
+        """Forget all lanes; the next step is the first of an epoch."""
+        self.is_held[:] = False
+        self._last_step_id = 0
+
+    def apply(self, step: Step) -> StepRows:
+        """Apply releases, admissions, block appends and rows, in this order.
+
+        Returns:
+            The rows, with the position each starts at; the lengths here already count them.
+
+        Raises:
+            ProtocolError: naming field, value and limit.
+        """
+        if step.step_id != self._last_step_id + 1:
+            raise ProtocolError.of("step_id", step.step_id, f"be {self._last_step_id + 1}: it grows by one")
+        self._last_step_id = step.step_id
+        if len(step.released_lanes):
+            self._release(step.released_lanes)
+        for admission in step.admissions:
+            self._admit(admission)
+        if len(step.append_lanes) or len(step.append_block_ids):
+            self._append_blocks(step.append_lanes, step.append_block_ids)
+        self._check_row_shapes(step)
+        return self._advance(step)
+
+    def _release(self, lanes: Int32Array) -> None:
+        self._check_held("released_lanes", lanes)
+        check_distinct("released_lanes", lanes)
+        self.is_held[lanes] = False
+
+    def _admit(self, admission: Admission) -> None:
+        check_admission(admission, self.limits)
+        lane = admission.lane
+        if self.is_held[lane]:
+            raise ProtocolError.of("admission lane", lane, "name a lane that is free")
+        num_blocks = len(admission.block_ids)
+        self.block_table[lane, :num_blocks] = admission.block_ids
+        self.num_blocks[lane] = num_blocks
+        self.num_computed[lane] = admission.num_computed_tokens
+        self.num_known[lane] = len(admission.token_ids)
+        self.num_prompt[lane] = admission.num_prompt_tokens
+        self.max_total[lane] = admission.max_total_tokens
+        self.incarnation[lane] = admission.incarnation
+        self.parameters.set(lane, admission.sampling)
+        self.is_held[lane] = True
+
+    def _append_blocks(self, lanes: Int32Array, block_ids: Int32Array) -> None:
+        check_equal_length("append_block_ids", block_ids, of="append_lanes", num_expected=len(lanes))
+        self._check_held("append_lanes", lanes)
+        check_range("append_block_ids", block_ids, low=1, high=self.limits.num_blocks)
+        rows = lanes.astype(np.int64)
+        columns = self.num_blocks[rows] + _num_earlier_equals(rows)
+        most = np.full(len(rows), self.limits.max_blocks_per_seq, np.int64)
+        field, rule = "number of blocks", "be at most {limit}"
+        check_rows(columns < most, rows, field=field, values=columns + 1, limits=most, rule=rule)
+        self.block_table[rows, columns] = block_ids
+        np.add.at(self.num_blocks, rows, 1)
+
+    def _check_row_shapes(self, step: Step) -> None:
+        num_rows, most_tokens = len(step.row_lanes), self.limits.max_num_batched_tokens
+        check_equal_length("row_num_tokens", step.row_num_tokens, of="row_lanes", num_expected=num_rows)
+        check_equal_length("row_samples", step.row_samples, of="row_lanes", num_expected=num_rows)
+        check_range("row_num_tokens", step.row_num_tokens, low=1, high=most_tokens)
+        num_tokens = int(step.row_num_tokens.sum(dtype=np.int64))
+        if num_tokens > most_tokens:
+            raise ProtocolError.of("sum of row_num_tokens", num_tokens, f"be at most {most_tokens}")
+        self._check_held("row_lanes", step.row_lanes)
+        check_distinct("row_lanes", step.row_lanes)
+
+    def _advance(self, step: Step) -> StepRows:
+        lanes, num_tokens = step.row_lanes.astype(np.int64), step.row_num_tokens.astype(np.int64)
+        starts = self.num_computed[lanes]
+        ends = starts + num_tokens
+        self._check_row_ends(lanes, ends, samples=step.row_samples)
+        self.num_computed[lanes] = ends
+        self.num_known[lanes] += step.row_samples
+        return StepRows(
+            step_id=step.step_id, lanes=lanes, num_tokens=num_tokens, starts=starts, samples=step.row_samples
+        )
+
+    def _check_row_ends(self, lanes: Int64Array, ends: Int64Array, *, samples: BoolArray) -> None:
+        field = "end of the row"
+        known = self.num_known[lanes]
+        rule = "be at most {limit}, the tokens known"
+        check_rows(ends <= known, lanes, field=field, values=ends, limits=known, rule=rule)
+        num_slots = self.num_blocks[lanes] * self.limits.block_size
+        rule = "be at most {limit}, the slots of its blocks"
+        check_rows(ends <= num_slots, lanes, field=field, values=ends, limits=num_slots, rule=rule)
+        rule = "be {limit}, the tokens known, because the row samples"
+        check_rows(~samples | (ends == known), lanes, field=field, values=ends, limits=known, rule=rule)
+        total, most = known + samples, self.max_total[lanes]
+        field, rule = "tokens with the sampled one", "be at most {limit}, its max_total_tokens"
+        check_rows(total <= most, lanes, field=field, values=total, limits=most, rule=rule)
+
+    def _check_held(self, field: str, lanes: Int32Array) -> None:
+        check_range(field, lanes, low=0, high=self.limits.max_num_seqs - 1)
+        is_held = self.is_held[lanes]
+        if not is_held.all():
+            raise ProtocolError.of(field, int(lanes[is_held.argmin()]), "name lanes that are held")
+
+
+def _num_earlier_equals(values: Int64Array) -> Int64Array:
+    """Tell for each value how many equal ones stand before it."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    is_first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    index = np.arange(len(values))
+    result = np.empty(len(values), np.int64)
+    result[order] = index - np.maximum.accumulate(np.where(is_first, index, 0))
+    return result

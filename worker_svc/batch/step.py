@@ -1,0 +1,90 @@
+"""One step as plain values: what the engine sends, and what the worker sampled.
+
+Mirrors stepwire.worker.v1 in numpy. Knows nothing about protobuf: rpc/convert.py translates.
+Arrays are one-dimensional and nobody writes to them after construction.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+Float32Array = npt.NDArray[np.float32]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSampling:
+    """How the tokens of one lane are sampled; ranges as in stepwire.worker.v1.LaneSampling."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    bias_token_ids: Int32Array
+    bias_values: Float32Array
+    stop_token_ids: Int32Array
+    min_tokens: int
+    num_logprobs_plus_one: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """Gives a lane to a request, with all that is known of it."""
+
+    lane: int
+    incarnation: int
+    token_ids: Int32Array
+    """The prompt, and the output of earlier incarnations."""
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    """Tokens whose KV the cache already holds; fewer than there are tokens."""
+    block_ids: Int32Array
+    max_total_tokens: int
+    sampling: LaneSampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step. Applied in this order: releases, admissions, block appends, rows."""
+
+    step_id: int
+    released_lanes: Int32Array
+    admissions: tuple[Admission, ...]
+    append_lanes: Int32Array
+    append_block_ids: Int32Array
+    row_lanes: Int32Array
+    row_num_tokens: Int32Array
+    row_samples: BoolArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """Ragged log-probabilities: ``counts[i]`` entries for token i, the sampled one first."""
+
+    counts: Int32Array
+    token_ids: Int32Array
+    values: Float32Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledTokens:
+    """One token for each sampling row, in row order."""
+
+    token_ids: Int32Array
+    logprobs: Logprobs | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """What one step sampled, and how long it took."""
+
+    step_id: int
+    sampled: SampledTokens
+    step_time_ns: int

@@ -1,0 +1,55 @@
+"""The worker service's one exception tree.
+
+    WorkerError
+    ├── StartupError           the worker cannot start: the message names flag, file or parameter
+    │   ├── ConfigError        a flag or environment variable does not fit
+    │   └── MemoryBudgetError  the KV cache cannot hold what the flags ask for
+    ├── NotReadyError          the weights still load, or the worker stops
+    ├── HelloMismatchError     the engine expects another model or protocol
+    ├── SupersededError        a newer engine has taken over
+    ├── ProtocolError          a message breaks the step stream's rules
+    └── StepFailedError        a step could not be computed
+
+Knows nothing about gRPC: rpc/status.py maps each class to a status code.
+"""
+
+
+class WorkerError(Exception):
+    """Root of all errors that a caller can see."""
+
+
+class StartupError(WorkerError):
+    """The worker cannot start."""
+
+
+class ConfigError(StartupError):
+    """A flag or environment variable does not fit: the message names it, its value and the limit."""
+
+
+class MemoryBudgetError(StartupError):
+    """The KV cache cannot hold what the flags ask for: the message says what to change."""
+
+
+class NotReadyError(WorkerError):
+    """The worker takes no stream now."""
+
+
+class HelloMismatchError(WorkerError):
+    """The engine expects another model or protocol: the message names both values."""
+
+
+class SupersededError(WorkerError):
+    """A newer engine has taken over."""
+
+
+class ProtocolError(WorkerError):
+    """A message breaks the rules of the step stream: the message names field, value and limit."""
+
+    @classmethod
+    def of(cls, field: str, value: object, limit: str) -> "ProtocolError":
+        """Build the error for ``field`` whose ``value`` breaks ``limit`` (a phrase after "must")."""
+        return cls(f"{field} is {value}, but must {limit}")
+
+
+class StepFailedError(WorkerError):
+    """A step could not be computed: the message names the step and the cause."""

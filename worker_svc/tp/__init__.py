@@ -1,0 +1,4 @@
+"""The ranks of one worker group.
+
+Knows nothing about models or steps.
+"""
