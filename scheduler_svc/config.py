@@ -102,4 +102,6 @@ class SchedulerConfig:
     def _check_seconds(self, option: str, *, is_zero_allowed: bool) -> None:
         value = getattr(self, option)
         if not math.isfinite(value) or value < 0 or (value == 0 and not is_zero_allowed):
-            raise ConfigError.of(option, value, f"be finite and {'at least' if is_zero_allowed else 'over'} 0")
+            raise ConfigError.of(
+                option, value, f"be finite and {'at least' if is_zero_allowed else 'over'} 0"
+            )

@@ -1,0 +1,187 @@
+"""The engine's own values: what comes into its loop, what goes out of it.
+
+Plain data: nothing here knows protobuf (the converters turn these values into it and back), and
+nothing here decides anything.
+"""
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from scheduler_svc.core.plan import CoreState, Logprobs, StepResult
+from scheduler_svc.core.types import CoreLimits, FinishReason, Int32Array, Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """What the scheduler expects a worker's model to be."""
+
+    config_hash: str
+    """SHA-256 of config.json, hex."""
+    vocab_size: int
+    tokenizer_hash: str
+    """SHA-256 of tokenizer.json, hex; empty without one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFacts:
+    """What a worker said of itself in its hello."""
+
+    protocol_version: int
+    worker_epoch: int
+    model: ModelIdentity
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    max_steps_in_flight: int
+    device: str
+    dtype: str
+    attention_backend: str
+    tp_size: int
+
+
+# ---- into the loop ----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivedRequest:
+    """A request as a front end sent it."""
+
+    request: Request
+    deadline_ns: int | None
+    """On the engine's monotonic clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedEnd:
+    """A front end ends one of its requests."""
+
+    handle: int
+    reason: FinishReason
+    num_output_tokens: int | None
+    """Output tokens that count, for a stop string."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendBatch:
+    """All that one message of a front end holds."""
+
+    owner: int
+    arrival_ns: int
+    requests: tuple[ArrivedRequest, ...]
+    ends: tuple[AskedEnd, ...]
+    aborted_request_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontendGone:
+    """A front end's stream broke or was cut off."""
+
+    owner: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerUp:
+    """A worker epoch began."""
+
+    facts: WorkerFacts
+    limits: CoreLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultArrived:
+    """The oldest step in flight was answered."""
+
+    result: StepResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerDown:
+    """The worker epoch ended, or another attempt to begin one failed for a new reason."""
+
+    reason: str
+
+
+Event = FrontendBatch | FrontendGone | WorkerUp | ResultArrived | WorkerDown
+
+
+# ---- out of the loop ----
+
+
+class RequestEnd(Enum):
+    """Why a request ended, as its owner is told; names as in the proto's enum."""
+
+    STOP = auto()
+    LENGTH = auto()
+    ABORT = auto()
+    DEADLINE = auto()
+    INVALID = auto()
+    DUPLICATE_ID = auto()
+    QUEUE_FULL = auto()
+    UNAVAILABLE = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRequest:
+    """One request ended, or was refused."""
+
+    handle: int
+    end: RequestEnd
+    matched_stop_token_id: int | None = None
+    num_output_tokens: int = 0
+    num_cached_tokens: int = 0
+    queue_time_ns: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRequest:
+    """One request was admitted for the first time."""
+
+    handle: int
+    num_cached_tokens: int
+    queue_time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnerOutputs:
+    """What one front end is told at once: started, then tokens, then ended."""
+
+    handles: Int32Array
+    token_ids: Int32Array
+    logprobs: Logprobs | None = None
+    started: tuple[StartedRequest, ...] = ()
+    ended: tuple[EndedRequest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineInfo:
+    """Whether requests can run, and how large they may be."""
+
+    is_ready: bool
+    reason: str
+    max_model_len: int
+    max_pool_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """One worker group, for people."""
+
+    address: str
+    is_serving: bool
+    reason: str
+    facts: WorkerFacts | None
+    num_steps_in_flight: int
+    num_steps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineState:
+    """The engine's counts, for people."""
+
+    core: CoreState | None
+    """None before the first worker came."""
+    workers: tuple[WorkerStatus, ...]
+    uptime_ns: int
