@@ -1,0 +1,159 @@
+"""Plans, results and hellos to the step stream's protobuf and back.
+
+Arrays cross as bytes of little-endian int32 (``tobytes`` and ``frombuffer``): no Python loop runs
+over rows or tokens. Knows nothing about streams, credits or what a plan means.
+"""
+
+import numpy as np
+import numpy.typing as npt
+from stepwire.worker.v1 import worker_service_pb2 as pb
+
+from scheduler_svc.core.plan import Admission, Logprobs, StepPlan, StepResult
+from scheduler_svc.core.types import Float32Array, Int32Array, SamplingParams
+from scheduler_svc.engine.limits import PROTOCOL_VERSION
+from scheduler_svc.engine.values import ModelIdentity, WorkerFacts
+
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+
+
+def int32_bytes(array: npt.NDArray[np.integer]) -> bytes:
+    """Encode integers as little-endian int32."""
+    return array.astype(_INT32, copy=False).tobytes()
+
+
+def float32_bytes(array: npt.NDArray[np.floating]) -> bytes:
+    """Encode floats as little-endian float32."""
+    return array.astype(_FLOAT32, copy=False).tobytes()
+
+
+def int32_array(data: bytes) -> Int32Array:
+    """View bytes of little-endian int32 as a read-only array."""
+    return np.frombuffer(data, _INT32).astype(np.int32, copy=False)
+
+
+def float32_array(data: bytes) -> Float32Array:
+    """View bytes of little-endian float32 as a read-only array."""
+    return np.frombuffer(data, _FLOAT32).astype(np.float32, copy=False)
+
+
+def hello_to_pb(expected: ModelIdentity, fencing_number: int) -> pb.RunStepsRequest:
+    """Build the engine's first message."""
+    hello = pb.EngineHello(
+        protocol_version=PROTOCOL_VERSION,
+        fencing_number=fencing_number,
+        config_hash=expected.config_hash,
+        vocab_size=expected.vocab_size,
+        tokenizer_hash=expected.tokenizer_hash,
+    )
+    return pb.RunStepsRequest(hello=hello)
+
+
+def facts_from_pb(hello: pb.WorkerHello) -> WorkerFacts:
+    """Read what a worker says of itself."""
+    return WorkerFacts(
+        protocol_version=hello.protocol_version,
+        worker_epoch=hello.worker_epoch,
+        model=ModelIdentity(
+            config_hash=hello.config_hash, vocab_size=hello.vocab_size, tokenizer_hash=hello.tokenizer_hash
+        ),
+        block_size=hello.block_size,
+        num_blocks=hello.num_blocks,
+        max_num_seqs=hello.max_num_seqs,
+        max_num_batched_tokens=hello.max_num_batched_tokens,
+        max_model_len=hello.max_model_len,
+        max_steps_in_flight=hello.max_steps_in_flight,
+        device=hello.device,
+        dtype=hello.dtype,
+        attention_backend=hello.attention_backend,
+        tp_size=hello.tp_size,
+    )
+
+
+def plan_to_pb(plan: StepPlan) -> pb.RunStepsRequest:
+    """Encode one step."""
+    step = pb.Step(
+        step_id=plan.step_id,
+        released_lanes=int32_bytes(plan.released_lanes),
+        admissions=[_admission_to_pb(admission) for admission in plan.admissions],
+        append_lanes=int32_bytes(plan.append_lanes),
+        append_block_ids=int32_bytes(plan.append_block_ids),
+        row_lanes=int32_bytes(plan.row_lanes),
+        row_num_tokens=int32_bytes(plan.row_num_tokens),
+        row_samples=plan.row_samples.tobytes(),
+    )
+    return pb.RunStepsRequest(step=step)
+
+
+def _admission_to_pb(admission: Admission) -> pb.Admission:
+    return pb.Admission(
+        lane=admission.lane,
+        incarnation=admission.incarnation,
+        token_ids=int32_bytes(admission.token_ids),
+        num_prompt_tokens=admission.num_prompt_tokens,
+        num_computed_tokens=admission.num_computed_tokens,
+        block_ids=int32_bytes(admission.block_ids),
+        max_total_tokens=admission.max_total_tokens,
+        sampling=sampling_to_pb(admission.sampling),
+    )
+
+
+def sampling_to_pb(sampling: SamplingParams) -> pb.LaneSampling:
+    """Encode how a lane's tokens are chosen."""
+    return pb.LaneSampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=sampling.seed,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        bias_token_ids=int32_bytes(np.array([key for key, _ in sampling.logit_bias], np.int64)),
+        bias_values=float32_bytes(np.array([value for _, value in sampling.logit_bias], np.float64)),
+        stop_token_ids=int32_bytes(np.array(sampling.stop_token_ids, np.int64)),
+        min_tokens=sampling.min_tokens,
+        num_logprobs_plus_one=sampling.num_logprobs_plus_one,
+    )
+
+
+def sampling_from_pb(sampling: pb.LaneSampling, seed: int) -> SamplingParams:
+    """Read how a lane's tokens are chosen; ``seed`` is the client's or the engine's own."""
+    bias_token_ids = int32_array(sampling.bias_token_ids).tolist()
+    bias_values = float32_array(sampling.bias_values).tolist()
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        seed=seed,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        repetition_penalty=sampling.repetition_penalty,
+        logit_bias=tuple(zip(bias_token_ids, bias_values, strict=True)),
+        stop_token_ids=tuple(int32_array(sampling.stop_token_ids).tolist()),
+        min_tokens=sampling.min_tokens,
+        num_logprobs_plus_one=sampling.num_logprobs_plus_one,
+    )
+
+
+def result_from_pb(result: pb.StepResult) -> StepResult:
+    """Read what a step sampled.
+
+    Raises:
+        ValueError: if the arrays do not fit each other.
+    """
+    token_ids = int32_array(result.token_ids)
+    logprobs = None
+    if result.logprob_counts:
+        logprobs = Logprobs(
+            counts=int32_array(result.logprob_counts),
+            token_ids=int32_array(result.logprob_token_ids),
+            values=float32_array(result.logprob_values),
+        )
+        num_entries = int(logprobs.counts.sum())
+        if len(logprobs.counts) != len(token_ids) or (logprobs.counts < 0).any():
+            raise ValueError(f"{len(logprobs.counts)} logprob counts for {len(token_ids)} tokens")
+        if len(logprobs.token_ids) != num_entries or len(logprobs.values) != num_entries:
+            raise ValueError(f"logprob counts add up to {num_entries}, but the entries are as many as not")
+    return StepResult(step_id=result.step_id, token_ids=token_ids, logprobs=logprobs)

@@ -1,0 +1,180 @@
+"""What front ends send and are told, to and from protobuf.
+
+Knows nothing about streams, nor about what becomes of a request.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from google.protobuf.duration_pb2 import Duration
+from stepwire.engine.v1 import engine_service_pb2 as pb
+from stepwire.v1 import generation_service_pb2 as public_pb
+
+from scheduler_svc.core.types import FinishReason, Request
+from scheduler_svc.engine.convert import float32_bytes, int32_array, int32_bytes, sampling_from_pb
+from scheduler_svc.engine.limits import PROTOCOL_VERSION
+from scheduler_svc.engine.values import (
+    ArrivedRequest,
+    AskedEnd,
+    EndedRequest,
+    EngineInfo,
+    EngineState,
+    FrontendBatch,
+    OwnerOutputs,
+    RequestEnd,
+    StartedRequest,
+    WorkerStatus,
+)
+
+_REASON_OF_PB: dict[pb.EndReason, FinishReason] = {
+    pb.END_REASON_STOP_STRING: FinishReason.STOP_STRING,
+    pb.END_REASON_ABORT: FinishReason.ABORT,
+    pb.END_REASON_DISCONNECT: FinishReason.DISCONNECT,
+    pb.END_REASON_SLOW_CONSUMER: FinishReason.SLOW_CONSUMER,
+}
+_END_TO_PB: dict[RequestEnd, pb.RequestEnd] = {
+    RequestEnd.STOP: pb.REQUEST_END_STOP,
+    RequestEnd.LENGTH: pb.REQUEST_END_LENGTH,
+    RequestEnd.ABORT: pb.REQUEST_END_ABORT,
+    RequestEnd.DEADLINE: pb.REQUEST_END_DEADLINE,
+    RequestEnd.INVALID: pb.REQUEST_END_INVALID,
+    RequestEnd.DUPLICATE_ID: pb.REQUEST_END_DUPLICATE_ID,
+    RequestEnd.QUEUE_FULL: pb.REQUEST_END_QUEUE_FULL,
+    RequestEnd.UNAVAILABLE: pb.REQUEST_END_UNAVAILABLE,
+}
+
+
+def batch_from_pb(
+    message: pb.AttachRequest, owner: int, *, now_ns: int, draw_seed: Callable[[], int]
+) -> FrontendBatch:
+    """Read one message of a front end.
+
+    Args:
+        message: what came.
+        owner: the engine's number of the front end's stream.
+        now_ns: time of arrival, on the engine's monotonic clock.
+        draw_seed: gives a seed to a request that brings none.
+
+    Raises:
+        ValueError: if the message breaks the protocol.
+    """
+    return FrontendBatch(
+        owner=owner,
+        arrival_ns=now_ns,
+        requests=tuple(
+            _arrived_from_pb(new, owner, now_ns=now_ns, draw_seed=draw_seed) for new in message.new_requests
+        ),
+        ends=tuple(_asked_end_from_pb(end) for end in message.end_requests),
+        aborted_request_ids=tuple(abort.request_id for abort in message.aborts),
+    )
+
+
+def _arrived_from_pb(
+    new: pb.NewRequest, owner: int, *, now_ns: int, draw_seed: Callable[[], int]
+) -> ArrivedRequest:
+    if new.handle < 1:
+        raise ValueError(f"handle of request {new.request_id!r} is {new.handle}, but must be at least 1")
+    request = Request(
+        request_id=new.request_id,
+        prompt_token_ids=int32_array(new.prompt_token_ids),
+        sampling=sampling_from_pb(new.sampling, new.sampling.seed if new.has_seed else draw_seed()),
+        max_tokens=new.max_tokens or None,
+        cache_salt=new.cache_salt,
+        owner=owner,
+        handle=new.handle,
+    )
+    return ArrivedRequest(request=request, deadline_ns=now_ns + new.timeout_ns if new.timeout_ns else None)
+
+
+def _asked_end_from_pb(end: pb.EndRequest) -> AskedEnd:
+    if end.reason not in _REASON_OF_PB:
+        raise ValueError(f"end reason of handle {end.handle} is {end.reason}, which is none")
+    reason = _REASON_OF_PB[end.reason]
+    num_output_tokens = end.num_output_tokens if reason is FinishReason.STOP_STRING else None
+    return AskedEnd(handle=end.handle, reason=reason, num_output_tokens=num_output_tokens)
+
+
+def outputs_to_pb(outputs: OwnerOutputs) -> pb.AttachResponse:
+    """Encode what one front end is told of a step."""
+    message = pb.StepOutputs(handles=int32_bytes(outputs.handles), token_ids=int32_bytes(outputs.token_ids))
+    if outputs.logprobs is not None:
+        message.logprob_counts = int32_bytes(outputs.logprobs.counts)
+        message.logprob_token_ids = int32_bytes(outputs.logprobs.token_ids)
+        message.logprob_values = float32_bytes(outputs.logprobs.values)
+    if outputs.started:
+        _add_started(message, outputs.started)
+    message.ended.extend(_ended_to_pb(ended) for ended in outputs.ended)
+    return pb.AttachResponse(outputs=message)
+
+
+def _add_started(message: pb.StepOutputs, started: tuple[StartedRequest, ...]) -> None:
+    message.started_handles = int32_bytes(np.array([one.handle for one in started], np.int64))
+    message.started_num_cached_tokens = int32_bytes(
+        np.array([one.num_cached_tokens for one in started], np.int64)
+    )
+    message.started_queue_time_ns.extend(one.queue_time_ns for one in started)
+
+
+def _ended_to_pb(ended: EndedRequest) -> pb.EndedRequest:
+    return pb.EndedRequest(
+        handle=ended.handle,
+        reason=_END_TO_PB[ended.end],
+        matched_stop_token_id=ended.matched_stop_token_id,
+        num_output_tokens=ended.num_output_tokens,
+        num_cached_tokens=ended.num_cached_tokens,
+        queue_time_ns=ended.queue_time_ns,
+        message=ended.message,
+    )
+
+
+def info_to_pb(info: EngineInfo) -> pb.AttachResponse:
+    """Encode the engine's readiness and limits."""
+    message = pb.EngineInfo(
+        protocol_version=PROTOCOL_VERSION,
+        is_ready=info.is_ready,
+        reason=info.reason,
+        max_model_len=info.max_model_len,
+        max_pool_tokens=info.max_pool_tokens,
+    )
+    return pb.AttachResponse(info=message)
+
+
+def state_to_pb(state: EngineState) -> pb.GetEngineStateResponse:
+    """Encode the engine's counts."""
+    message = public_pb.GetServerStateResponse(
+        workers=[_worker_to_pb(worker) for worker in state.workers],
+        uptime=Duration(seconds=state.uptime_ns // 10**9, nanos=state.uptime_ns % 10**9),
+    )
+    if (core := state.core) is not None:
+        for name in (
+            "num_waiting",
+            "num_running",
+            "num_preempted",
+            "num_blocks",
+            "num_free_blocks",
+            "num_cached_blocks",
+            "num_prompt_tokens_total",
+            "num_cached_tokens_total",
+            "num_output_tokens_total",
+            "num_finished_total",
+            "num_preemptions_total",
+        ):
+            setattr(message, name, getattr(core, name))
+        num_held = core.num_blocks - core.num_free_blocks - core.num_cached_blocks
+        message.kv_cache_usage_ratio = num_held / core.num_blocks
+    return pb.GetEngineStateResponse(state=message)
+
+
+def _worker_to_pb(worker: WorkerStatus) -> public_pb.WorkerState:
+    message = public_pb.WorkerState(
+        address=worker.address,
+        is_serving=worker.is_serving,
+        reason=worker.reason,
+        num_steps_in_flight=worker.num_steps_in_flight,
+        num_steps=worker.num_steps,
+    )
+    if worker.facts is not None:
+        message.worker_epoch = worker.facts.worker_epoch
+        message.device = worker.facts.device
+        message.attention_backend = worker.facts.attention_backend
+    return message

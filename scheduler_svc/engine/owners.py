@@ -1,0 +1,61 @@
+"""The attached front ends, and what has gathered to tell each of them.
+
+Knows nothing about streams (an outbox's reader writes them) or about why a request ended.
+"""
+
+from dataclasses import replace
+from itertools import chain
+
+from scheduler_svc.engine.fanout import NO_INT32
+from scheduler_svc.engine.mailboxes import Outbox
+from scheduler_svc.engine.values import EndedRequest, EngineInfo, OwnerOutputs, StartedRequest
+
+_NO_TOKENS = OwnerOutputs(handles=NO_INT32, token_ids=NO_INT32)
+
+
+class Owners:
+    """The attached front ends, by number, and what was gathered to tell them."""
+
+    def __init__(self) -> None:
+        self._num_attached_total = 0
+        self._outboxes: dict[int, Outbox] = {}
+        self._started: dict[int, list[StartedRequest]] = {}
+        self._ended: dict[int, list[EndedRequest]] = {}
+
+    def attach(self, outbox: Outbox) -> int:
+        """Take in a front end; return its number, which is never used again."""
+        self._num_attached_total += 1
+        self._outboxes[self._num_attached_total] = outbox
+        return self._num_attached_total
+
+    def detach(self, owner: int) -> None:
+        """Forget a front end; whatever it should still be told is dropped."""
+        del self._outboxes[owner]
+
+    def tell_started(self, owner: int, started: StartedRequest) -> None:
+        """Gather that a request had its first step."""
+        self._started.setdefault(owner, []).append(started)
+
+    def tell_ended(self, owner: int, ended: EndedRequest) -> None:
+        """Gather that a request ended."""
+        self._ended.setdefault(owner, []).append(ended)
+
+    def broadcast(self, info: EngineInfo) -> None:
+        """Tell every front end."""
+        for outbox in self._outboxes.values():
+            outbox.put(info)
+
+    def flush(self, tokens: dict[int, OwnerOutputs]) -> None:
+        """Send each front end one message of its tokens and all that was gathered."""
+        started, self._started = self._started, {}
+        ended, self._ended = self._ended, {}
+        for owner in dict.fromkeys(chain(tokens, started, ended)):
+            outbox = self._outboxes.get(owner)
+            if outbox is None:
+                continue
+            outputs = tokens.get(owner, _NO_TOKENS)
+            if owner in started or owner in ended:
+                outputs = replace(
+                    outputs, started=tuple(started.get(owner, ())), ended=tuple(ended.get(owner, ()))
+                )
+            outbox.put(outputs)

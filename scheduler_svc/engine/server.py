@@ -1,0 +1,129 @@
+"""The engine process: wires the loop, the worker link and the unix socket, and runs them.
+
+Knows nothing about requests. Whatever fails here ends the process: the supervisor ends the rest.
+"""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from stepwire.engine.v1 import engine_service_pb2
+from stepwire.engine.v1.engine_service_pb2_grpc import add_EngineServiceServicer_to_server
+
+from model.config import read_model_config
+from model.errors import ModelFolderError as BrokenModelFolderError
+from model.folder import config_hash, tokenizer_hash
+from scheduler_svc.config import SchedulerConfig
+from scheduler_svc.engine.group import WorkerGroup
+from scheduler_svc.engine.limits import lower_limits
+from scheduler_svc.engine.loop import Engine
+from scheduler_svc.engine.mailboxes import Inbox
+from scheduler_svc.engine.servicer import EngineServicer
+from scheduler_svc.engine.tasks import run_until_first
+from scheduler_svc.engine.values import ModelIdentity
+from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
+from scheduler_svc.errors import ModelFolderError
+
+_SERVICE_NAME = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
+
+
+def run_engine(config: SchedulerConfig, *, socket_path: str, on_listening: Callable[[], None]) -> None:
+    """Run the engine until SIGTERM.
+
+    Args:
+        config: the service's options; ``model`` names a folder.
+        socket_path: unix socket that the front ends attach to.
+        on_listening: called once the socket takes streams.
+
+    Raises:
+        ModelFolderError: if the folder cannot be read.
+        ModelMismatchError: if the first worker runs another model.
+        ConfigError: if a flag is above what the first worker can hold.
+    """
+    identity = read_identity(Path(config.model))
+    uvloop.run(_serve(config, identity, socket_path=socket_path, on_listening=on_listening))
+
+
+def read_identity(folder: Path) -> ModelIdentity:
+    """Read what a worker's model must be.
+
+    Raises:
+        ModelFolderError: if the folder cannot be read.
+    """
+    try:
+        return ModelIdentity(
+            config_hash=config_hash(folder),
+            vocab_size=read_model_config(folder).vocab_size,
+            tokenizer_hash=tokenizer_hash(folder),
+        )
+    except BrokenModelFolderError as error:
+        raise ModelFolderError(str(error)) from error
+
+
+async def _serve(
+    config: SchedulerConfig, identity: ModelIdentity, *, socket_path: str, on_listening: Callable[[], None]
+) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    link_options = LinkOptions(
+        address=config.worker[0],
+        max_steps_in_flight=config.max_steps_in_flight,
+        max_message_bytes=config.max_message_bytes,
+        step_timeout_seconds=config.step_timeout_seconds,
+    )
+    engine, link = make_engine(config, identity, link_options)
+    server = await start_server(
+        EngineServicer(engine), socket_path=socket_path, max_message_bytes=config.max_message_bytes
+    )
+    on_listening()
+    try:
+        await run_until_first(engine.run(), link.run(), _returned(stop))
+    finally:
+        await server.stop(grace=None)
+
+
+async def _returned(stop: asyncio.Event) -> None:
+    await stop.wait()
+
+
+def make_engine(
+    config: SchedulerConfig, identity: ModelIdentity, link_options: LinkOptions
+) -> tuple[Engine, WorkerLink]:
+    """Wire an engine and the link to its worker group; both have still to be run."""
+    inbox = Inbox()
+    link = WorkerLink(
+        link_options,
+        identity,
+        fencing_number=time.time_ns(),
+        accept=lambda facts: lower_limits(config, facts),
+        post=inbox.post,
+    )
+    return Engine(inbox, WorkerGroup(link, is_checked=config.check_invariants)), link
+
+
+async def start_server(
+    servicer: EngineServicer, *, socket_path: str, max_message_bytes: int
+) -> grpc.aio.Server:
+    """Start serving front ends on a unix socket, with health and reflection."""
+    server = grpc.aio.server(
+        options=(
+            ("grpc.max_receive_message_length", max_message_bytes),
+            ("grpc.max_send_message_length", max_message_bytes),
+        )
+    )
+    add_EngineServiceServicer_to_server(servicer, server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    for name in ("", _SERVICE_NAME):
+        await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
+    names = (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    server.add_insecure_port(f"unix:{socket_path}")
+    await server.start()
+    return server

@@ -1,0 +1,93 @@
+"""The engine's gRPC methods: one Attach stream a front end, and the state for people.
+
+Check, convert, post: knows nothing about what becomes of a request.
+"""
+
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+from stepwire.engine.v1 import engine_service_pb2 as pb
+from stepwire.engine.v1.engine_service_pb2_grpc import EngineServiceServicer
+
+from scheduler_svc.engine.convert_frontend import batch_from_pb, info_to_pb, outputs_to_pb, state_to_pb
+from scheduler_svc.engine.limits import PROTOCOL_VERSION
+from scheduler_svc.engine.loop import Engine
+from scheduler_svc.engine.mailboxes import Outbox
+from scheduler_svc.engine.tasks import run_until_first
+from scheduler_svc.engine.values import EngineInfo, FrontendGone
+
+_log = logging.getLogger(__name__)
+
+MAX_OUTBOX_MESSAGES = 8192
+"""What a front end may leave unread: 8 s of steps of 1 ms each, 40 MB at 256 rows."""
+
+_AttachContext = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
+_StateContext = grpc.aio.ServicerContext[pb.GetEngineStateRequest, pb.GetEngineStateResponse]
+
+
+class EngineServicer(EngineServiceServicer):
+    """Joins front ends' streams to the engine."""
+
+    def __init__(self, engine: Engine, *, max_outbox_messages: int = MAX_OUTBOX_MESSAGES) -> None:
+        self._engine = engine
+        self._max_outbox_messages = max_outbox_messages
+
+    # A coroutine that writes, where the stubs know generators only: a generator that waits for a
+    # front end to read could not be cut off.
+    async def Attach(  # type: ignore[override] # noqa: N802
+        self, request_iterator: AsyncIterator[pb.AttachRequest], context: _AttachContext
+    ) -> None:
+        """Serve one front end until either side ends the stream."""
+        requests = aiter(request_iterator)
+        first = await anext(requests, pb.AttachRequest())
+        if first.hello.protocol_version != PROTOCOL_VERSION:
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the first message must be a hello of protocol version {PROTOCOL_VERSION}, "
+                f"but has version {first.hello.protocol_version}",
+            )
+        outbox = Outbox(self._max_outbox_messages)
+        owner = self._engine.attach(outbox)
+        _log.info("front end %d attached as owner %d", first.hello.frontend_index, owner)
+        try:
+            self._take(first, owner)
+            await run_until_first(self._read(requests, owner), _write(outbox, context), outbox.overflowed())
+        except ValueError as error:
+            _log.error("front end %d broke the protocol: %s", first.hello.frontend_index, error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        finally:
+            self._engine.post(FrontendGone(owner=owner))
+            _log.info("front end %d detached", first.hello.frontend_index)
+        if outbox.has_overflowed:
+            limit = f"{self._max_outbox_messages} messages, the most that may gather"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the front end left unread {limit}")
+
+    async def GetEngineState(  # noqa: N802
+        self, request: pb.GetEngineStateRequest, context: _StateContext
+    ) -> pb.GetEngineStateResponse:
+        """Tell the engine's counts."""
+        del request, context
+        return state_to_pb(self._engine.state())
+
+    async def _read(self, requests: AsyncIterator[pb.AttachRequest], owner: int) -> None:
+        async for message in requests:
+            self._take(message, owner)
+
+    def _take(self, message: pb.AttachRequest, owner: int) -> None:
+        batch = batch_from_pb(message, owner, now_ns=time.monotonic_ns(), draw_seed=_draw_seed)
+        self._engine.post(batch)
+
+
+async def _write(outbox: Outbox, context: _AttachContext) -> None:
+    while True:
+        message = await outbox.get()
+        await context.write(
+            info_to_pb(message) if isinstance(message, EngineInfo) else outputs_to_pb(message)
+        )
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(64)

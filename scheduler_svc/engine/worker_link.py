@@ -1,0 +1,263 @@
+"""One RunSteps stream to one worker group, typed: hello, credits, heartbeats, epochs.
+
+An epoch begins with the worker's hello and ends when the stream breaks, when the worker is silent,
+when the oldest step takes too long, or when the worker breaks the protocol. The link then connects
+again, for ever. Rules:
+
+- One writer: everything to the worker goes through one queue, nobody ever waits for the stream.
+- A step costs a credit, its result gives it back; results match a FIFO of what was sent.
+- A worker that refuses us, or that we refuse, is fatal until one was accepted: that is a wrong
+  start. Later it is a reason not to serve.
+
+Knows nothing about requests: what came is posted to the engine's loop as an event.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+from stepwire.worker.v1 import worker_service_pb2 as pb
+from stepwire.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
+
+from scheduler_svc.config import ConfigError
+from scheduler_svc.core.plan import StepPlan
+from scheduler_svc.core.types import CoreLimits
+from scheduler_svc.engine import convert
+from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.tasks import run_until_first
+from scheduler_svc.engine.values import (
+    Event,
+    ModelIdentity,
+    ResultArrived,
+    WorkerDown,
+    WorkerFacts,
+    WorkerUp,
+)
+from scheduler_svc.errors import ModelMismatchError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """Where the worker is and how patient the link is."""
+
+    address: str
+    max_steps_in_flight: int
+    max_message_bytes: int
+    step_timeout_seconds: float
+    """How long a step may be the oldest in flight."""
+    heartbeat_seconds: float = 1.0
+    silence_seconds: float = 10.0
+    """How long a worker may send nothing at all."""
+    first_backoff_seconds: float = 0.1
+    max_backoff_seconds: float = 2.0
+
+
+class EpochEndedError(Exception):
+    """The worker epoch ended; the message says why."""
+
+
+class WorkerLink:
+    """The stream to one worker group, over all its epochs."""
+
+    def __init__(
+        self,
+        options: LinkOptions,
+        expected: ModelIdentity,
+        *,
+        fencing_number: int,
+        accept: Callable[[WorkerFacts], CoreLimits],
+        post: Callable[[Event], None],
+    ) -> None:
+        """Make a link that is not connected yet.
+
+        Args:
+            options: where the worker is and how patient to be.
+            expected: the model that the worker must run.
+            fencing_number: grows with every engine start.
+            accept: gives the limits to run under; raises ConfigError to refuse the worker.
+            post: takes events, in order; never waits.
+        """
+        self._options = options
+        self._expected = expected
+        self._hello = convert.hello_to_pb(expected, fencing_number)
+        self._accept = accept
+        self._post = post
+        self._is_up = False
+        self._was_ever_up = False
+        self._reason = "no worker has come yet"
+        self._start_epoch()
+
+    def _start_epoch(self) -> None:
+        self._outgoing: asyncio.Queue[pb.RunStepsRequest] = asyncio.Queue()
+        self._in_flight: deque[tuple[int, int]] = deque()
+        """Step id and number of sampling rows of each step sent and not answered, oldest first."""
+        self._last_heard_seconds = self._oldest_since_seconds = time.monotonic()
+
+    @property
+    def address(self) -> str:
+        """Where the worker is, host:port."""
+        return self._options.address
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a worker epoch runs."""
+        return self._is_up
+
+    @property
+    def reason(self) -> str:
+        """Why no worker epoch runs; empty while one does."""
+        return self._reason
+
+    @property
+    def num_steps_in_flight(self) -> int:
+        """Steps sent and not answered."""
+        return len(self._in_flight)
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether a step may be sent now."""
+        return self._is_up and len(self._in_flight) < self._options.max_steps_in_flight
+
+    def send(self, plan: StepPlan) -> None:
+        """Send one step; needs a credit and never waits."""
+        assert self.has_credit, f"step {plan.step_id} has no credit"
+        if not self._in_flight:
+            self._oldest_since_seconds = time.monotonic()
+        self._in_flight.append((plan.step_id, int(plan.row_samples.sum())))
+        self._outgoing.put_nowait(convert.plan_to_pb(plan))
+
+    async def run(self) -> None:
+        """Keep a stream to the worker, for ever.
+
+        Raises:
+            ModelMismatchError: if the first worker to answer runs another model.
+            ConfigError: if a flag is above what the first worker can hold.
+        """
+        backoff_seconds = self._options.first_backoff_seconds
+        while True:
+            try:
+                await self._run_epoch()
+            except EpochEndedError as error:
+                reason = str(error)
+            except (ModelMismatchError, ConfigError) as error:
+                reason = f"worker {self.address} does not fit: {error}"
+                if not self._was_ever_up:
+                    raise type(error)(reason) from error
+            if self._is_up:
+                backoff_seconds = self._options.first_backoff_seconds
+            self._end_epoch(reason)
+            await asyncio.sleep(backoff_seconds)
+            backoff_seconds = min(2 * backoff_seconds, self._options.max_backoff_seconds)
+
+    def _end_epoch(self, reason: str) -> None:
+        if self._is_up or reason != self._reason:
+            _log.warning("worker %s is not serving: %s", self.address, reason)
+            self._post(WorkerDown(reason=reason))
+        self._is_up = False
+        self._reason = reason
+        self._start_epoch()
+
+    async def _run_epoch(self) -> None:
+        self._start_epoch()
+        self._outgoing.put_nowait(self._hello)
+        # A channel of its own for each epoch: nothing of a broken one is reused, its backoff least.
+        channel_options = (
+            ("grpc.max_receive_message_length", self._options.max_message_bytes),
+            ("grpc.max_send_message_length", self._options.max_message_bytes),
+            ("grpc.use_local_subchannel_pool", 1),
+        )
+        async with grpc.aio.insecure_channel(self.address, options=channel_options) as channel:
+            call = WorkerServiceStub(channel).RunSteps(self._messages())
+            try:
+                await run_until_first(self._read(call), self._watch())
+            finally:
+                call.cancel()
+
+    async def _messages(self) -> AsyncIterator[pb.RunStepsRequest]:
+        while True:
+            yield await self._outgoing.get()
+
+    async def _read(self, call: "grpc.aio.StreamStreamCall[pb.RunStepsRequest, pb.RunStepsResponse]") -> None:
+        try:
+            async for message in call:
+                self._last_heard_seconds = time.monotonic()
+                self._take(message)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+                raise ModelMismatchError(error.details()) from error
+            raise EpochEndedError(f"{error.code().name}: {error.details()}") from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # grpc.aio also raises this when it was the worker that cancelled the stream.
+            raise EpochEndedError("the worker cancelled the stream") from error
+        raise EpochEndedError("the worker closed the stream")
+
+    def _take(self, message: pb.RunStepsResponse) -> None:
+        kind = message.WhichOneof("message")
+        if (kind == "hello") is self._is_up:
+            raise EpochEndedError(f"the worker broke the protocol: {kind} came out of order")
+        if kind == "hello":
+            self._take_hello(convert.facts_from_pb(message.hello))
+        elif kind == "result":
+            self._take_result(message.result)
+
+    def _take_hello(self, facts: WorkerFacts) -> None:
+        check_model(self._expected, facts)
+        limits = self._accept(facts)
+        if facts.model.tokenizer_hash != self._expected.tokenizer_hash:
+            _log.warning(
+                "worker %s has a tokenizer with SHA-256 %r, the scheduler one with %r",
+                self.address,
+                facts.model.tokenizer_hash,
+                self._expected.tokenizer_hash,
+            )
+        _log.info("worker %s serves: %s, %s", self.address, facts, limits)
+        self._is_up = self._was_ever_up = True
+        self._reason = ""
+        self._post(WorkerUp(facts=facts, limits=limits))
+
+    def _take_result(self, message: pb.StepResult) -> None:
+        expected_id, num_tokens = self._in_flight.popleft() if self._in_flight else (0, 0)
+        if message.step_id != expected_id:
+            raise EpochEndedError(
+                f"the worker broke the protocol: a result of step {message.step_id} came, "
+                f"expected one of step {expected_id}"
+            )
+        try:
+            result = convert.result_from_pb(message)
+        except ValueError as error:
+            raise EpochEndedError(f"the worker broke the protocol in step {expected_id}: {error}") from error
+        token_ids = result.token_ids
+        if len(token_ids) != num_tokens:
+            raise EpochEndedError(
+                f"the worker broke the protocol: step {expected_id} has {len(token_ids)} tokens, "
+                f"expected {num_tokens}"
+            )
+        if num_tokens and not 0 <= token_ids.min() <= token_ids.max() < self._expected.vocab_size:
+            raise EpochEndedError(f"step {expected_id} has a token outside the vocabulary")
+        self._oldest_since_seconds = time.monotonic()
+        self._post(ResultArrived(result=result))
+
+    async def _watch(self) -> None:
+        """Send heartbeats; end the epoch when the worker is silent or its oldest step is too old."""
+        sequence = 0
+        while True:
+            await asyncio.sleep(self._options.heartbeat_seconds)
+            now_seconds = time.monotonic()
+            if now_seconds - self._last_heard_seconds > self._options.silence_seconds:
+                raise EpochEndedError(f"the worker sent nothing for {self._options.silence_seconds} s")
+            step_age_seconds = now_seconds - self._oldest_since_seconds
+            if self._in_flight and step_age_seconds > self._options.step_timeout_seconds:
+                raise EpochEndedError(
+                    f"step {self._in_flight[0][0]} took over {self._options.step_timeout_seconds} s"
+                )
+            sequence += 1
+            self._outgoing.put_nowait(pb.RunStepsRequest(heartbeat=pb.Heartbeat(sequence=sequence)))
