@@ -1,0 +1,111 @@
+"""The decoder that Qwen3 and Llama share: embeddings, layers, final norm, output head.
+
+Knows nothing about requests, sampling or where weights come from.
+
+Shapes: T packed tokens, R rows, E hidden, I intermediate, V vocabulary.
+"""
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from model.attention import Attention
+from model.config import ModelConfig
+from model.embedding import Embedding, OutputHead
+from model.forward_context import ForwardContext
+from model.linear import Linear
+from model.norm import RmsNorm
+from model.rope import inverse_frequencies, rope_angles
+from model.step import StepInputs
+
+
+class GatedMlp(nn.Module):
+    """down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.intermediate_size = config.intermediate_size
+        self.gate_up_proj = Linear(config.hidden_size, 2 * config.intermediate_size, dtype=dtype)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, dtype=dtype)
+
+    def forward(self, hidden_TE: torch.Tensor) -> torch.Tensor:
+        """Return the layer's output, as large as hidden_TE."""
+        gate_TI, up_TI = self.gate_up_proj(hidden_TE).split(self.intermediate_size, -1)
+        output: torch.Tensor = self.down_proj(F.silu(gate_TI).mul_(up_TI))
+        return output
+
+
+class DecoderLayer(nn.Module):
+    """Attention and MLP, each behind a norm and beside a residual."""
+
+    def __init__(
+        self, config: ModelConfig, attention: Attention, *, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.attention_norm = RmsNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.attention = attention
+        self.mlp_norm = RmsNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.mlp = GatedMlp(config, dtype=dtype)
+
+    def forward(self, hidden_TE: torch.Tensor, step: StepInputs) -> None:
+        """Add the layer's output to hidden_TE, in place."""
+        hidden_TE += self.attention(self.attention_norm(hidden_TE), step)
+        hidden_TE += self.mlp(self.mlp_norm(hidden_TE))
+
+
+class CausalLM(nn.Module):
+    """A decoder-only language model. Run it under torch.inference_mode()."""
+
+    attention_class: ClassVar[type[Attention]] = Attention
+    inv_freq_F: torch.Tensor
+
+    def __init__(self, config: ModelConfig, *, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config.vocab_size, config.hidden_size, dtype=dtype)
+        self.layers = nn.ModuleList(
+            DecoderLayer(config, self.attention_class(config, index, dtype=dtype), dtype=dtype)
+            for index in range(config.num_layers)
+        )
+        self.norm = RmsNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
+        self.head = OutputHead(config.hidden_size, config.vocab_size, dtype=dtype)
+        if config.is_tied:
+            self.head.tie(self.embedding)
+        self.register_buffer("inv_freq_F", inverse_frequencies(config.rope, config.head_dim), persistent=False)
+
+    def forward(
+        self, input_ids_T: torch.Tensor, positions_T: torch.Tensor, context: ForwardContext
+    ) -> torch.Tensor:
+        """Run all layers over a step's packed tokens and write their K and V into the cache.
+
+        Args:
+            input_ids_T: int32 or int64.
+            positions_T: each token's absolute index in its request.
+            context: what attention must know of the step.
+
+        Returns:
+            hidden_TE, after the final norm: compute_logits turns the rows that matter into logits.
+        """
+        hidden_TE = self.embedding(input_ids_T)
+        step = StepInputs(
+            context=context,
+            plan=context.backend.plan(context),
+            angles=rope_angles(positions_T, self.inv_freq_F, hidden_TE.dtype),
+        )
+        for layer in self.layers:
+            layer(hidden_TE, step)
+        output: torch.Tensor = self.norm(hidden_TE)
+        return output
+
+    def compute_logits(self, hidden_RE: torch.Tensor) -> torch.Tensor:
+        """Return logits_RV in float32."""
+        logits_RV: torch.Tensor = self.head(hidden_RE)
+        return logits_RV.float()
+
+    def pack_weights(self) -> None:
+        """Put the loaded weights into the order that runs fastest on this device."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack()

@@ -1,0 +1,7 @@
+"""Llama-type models (Llama 3.x, SmolLM2): the shared decoder as it is."""
+
+from model.decoder import CausalLM
+
+
+class LlamaForCausalLM(CausalLM):
+    """The shared decoder, without q/k norm."""
