@@ -1,0 +1,148 @@
+"""StepwireClient: every call of the generation service, for threads.
+
+Knows nothing about what messages look like inside; aio_client.py is its twin for asyncio.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol, Self, TypeVar, Unpack
+
+import grpc
+from stepwire.v1 import generation_service_pb2 as service_pb
+from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
+
+from stepwire_client.bulk import BulkStream
+from stepwire_client.bulk_window import DEFAULT_MAX_CONCURRENT, BulkWindow, with_request_id
+from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from stepwire_client.decode import decode_model_info, decode_server_state, decode_tokenized
+from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
+from stepwire_client.errors import error_of_rpc
+from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
+from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
+from stepwire_client.stream import GenerationStream
+
+RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
+ResponseT_co = TypeVar("ResponseT_co", covariant=True)
+
+
+class UnaryMethod(Protocol[RequestT_contra, ResponseT_co]):
+    """A method of the stub that answers once."""
+
+    def __call__(self, request: RequestT_contra, timeout: float | None = None) -> ResponseT_co:
+        """Send the request and wait for the answer."""
+
+
+class StepwireClient:
+    """One connection to a Stepwire server. Any thread may use it; close it, or use it in ``with``.
+
+    ``timeout_seconds`` of each call is its deadline, which the server keeps too; None means none.
+    All calls raise StepwireClientError.
+    """
+
+    def __init__(
+        self, address: str = DEFAULT_ADDRESS, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    ) -> None:
+        self._channel = grpc.insecure_channel(address, options=channel_options(max_message_bytes))
+        self._stub = GenerationServiceStub(self._channel)
+
+    def generate(
+        self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Unpack[RequestOptions]
+    ) -> GenerationStream:
+        """Start one generation and stream its output.
+
+        Args:
+            prompt: text, token ids, or a conversation for the model's chat template.
+            timeout_seconds: the deadline of the whole generation.
+            options: fields of SamplingParams, StopParams, OutputParams and GenerationRequest.
+
+        Raises:
+            InvalidRequest: if an option cannot be sent; all else is raised by the stream.
+        """
+        request = with_request_id(GenerationRequest.of(prompt, **options))
+        call = self._stub.Generate(encode_request(request), timeout=timeout_seconds)
+        return GenerationStream(call, request.request_id)
+
+    def complete(
+        self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Unpack[RequestOptions]
+    ) -> Completion:
+        """Generate and wait for the end; arguments as of generate()."""
+        with self.generate(prompt, timeout_seconds=timeout_seconds, **options) as stream:
+            return stream.completion()
+
+    def generate_many(
+        self,
+        requests: Iterable[GenerationRequest],
+        *,
+        max_concurrent: int = DEFAULT_MAX_CONCURRENT,
+        timeout_seconds: float | None = None,
+    ) -> BulkStream:
+        """Run many generations over one stream and yield (request id, event) as they come.
+
+        Args:
+            requests: taken from the iterable only as earlier ones end, so there may be very many.
+            max_concurrent: how many are open at a time.
+            timeout_seconds: the deadline of all of them together.
+        """
+        window = BulkWindow(requests, max_concurrent)
+        return BulkStream(lambda outbox: self._stub.GenerateMany(outbox, timeout=timeout_seconds), window)
+
+    def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
+        """End a running request by its id; an unknown or ended id is no error."""
+        _call(self._stub.Abort, service_pb.AbortRequest(request_id=request_id), timeout_seconds)
+
+    def model_info(self, *, timeout_seconds: float | None = None) -> ModelInfo:
+        """Tell which model is served and its limits."""
+        return decode_model_info(
+            _call(self._stub.GetModelInfo, service_pb.GetModelInfoRequest(), timeout_seconds)
+        )
+
+    def server_state(self, *, timeout_seconds: float | None = None) -> ServerState:
+        """Tell queues, KV cache usage and workers."""
+        return decode_server_state(
+            _call(self._stub.GetServerState, service_pb.GetServerStateRequest(), timeout_seconds)
+        )
+
+    def tokenize(
+        self,
+        prompt: Prompt,
+        *,
+        template_arguments: Mapping[str, object] | None = None,
+        add_generation_prompt: bool | None = None,
+        timeout_seconds: float | None = None,
+    ) -> Tokenized:
+        """Turn text or a conversation into token ids exactly as generate() would."""
+        request = GenerationRequest(
+            prompt=prompt, template_arguments=template_arguments, add_generation_prompt=add_generation_prompt
+        )
+        return decode_tokenized(_call(self._stub.Tokenize, encode_tokenize(request), timeout_seconds))
+
+    def detokenize(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = False,
+        timeout_seconds: float | None = None,
+    ) -> str:
+        """Turn token ids into text."""
+        request = encode_detokenize(token_ids, skip_special_tokens=skip_special_tokens)
+        return _call(self._stub.Detokenize, request, timeout_seconds).text
+
+    def close(self) -> None:
+        """Close the connection; streams that are still open are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _call(
+    method: UnaryMethod[RequestT_contra, ResponseT_co],
+    request: RequestT_contra,
+    timeout_seconds: float | None,
+) -> ResponseT_co:
+    try:
+        return method(request, timeout=timeout_seconds)
+    except grpc.RpcError as error:
+        raise error_of_rpc(error) from error
