@@ -11,10 +11,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import Any
+from multiprocessing.context import SpawnProcess
+from typing import Any, Self
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import StepwireError
@@ -22,7 +22,7 @@ from scheduler_svc.errors import StepwireError
 _LISTENING = "listening"
 
 
-def run_engine_child(connection: Connection, config: SchedulerConfig, socket_path: str) -> None:
+def run_engine_child(connection: Connection, config: SchedulerConfig, *, socket_path: str) -> None:
     """Run the engine in this process, until it is stopped."""
     # Imported in the child only: the supervisor itself needs no grpc, which costs 0.2 s and 50 MB.
     from scheduler_svc.engine.server import run_engine  # noqa: PLC0415
@@ -33,7 +33,7 @@ def run_engine_child(connection: Connection, config: SchedulerConfig, socket_pat
 
 
 def run_frontend_child(
-    connection: Connection, config: SchedulerConfig, socket_path: str, frontend_index: int
+    connection: Connection, config: SchedulerConfig, *, socket_path: str, frontend_index: int
 ) -> None:
     """Run one front end in this process, until it is stopped."""
     from scheduler_svc.frontend.server import run_frontend  # noqa: PLC0415
@@ -89,11 +89,14 @@ class ChildProcess:
 
     @classmethod
     def start(
-        cls, context: SpawnContext, name: str, target: Callable[..., None], arguments: tuple[Any, ...]
-    ) -> "ChildProcess":
-        """Start ``target(connection, *arguments)`` as a process of its own."""
+        cls, target: Callable[..., None], config: SchedulerConfig, *, name: str, **arguments: Any
+    ) -> Self:
+        """Start ``target(connection, config, **arguments)`` as a process of its own."""
+        context = get_context("spawn")
         connection, childs_end = context.Pipe(duplex=False)
-        process = context.Process(target=target, args=(childs_end, *arguments), name=name, daemon=True)
+        process = context.Process(
+            target=target, args=(childs_end, config), kwargs=arguments, name=name, daemon=True
+        )
         process.start()
         childs_end.close()
         return cls(name=name, process=process, connection=connection)

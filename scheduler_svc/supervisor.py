@@ -4,7 +4,6 @@ Starts them, says when all listen, passes a stop on (front ends drain first, the
 and ends everything with one clear line when a process dies. Knows nothing about requests or models.
 """
 
-import multiprocessing
 import signal
 import socket
 import tempfile
@@ -72,13 +71,16 @@ class Supervisor:
     """The processes of one scheduler service, from start to end."""
 
     def __init__(self, config: SchedulerConfig, *, socket_path: str, wakeup: socket.socket) -> None:
-        context = multiprocessing.get_context("spawn")
         self._config = config
         self._wakeup = wakeup
-        self._engine = ChildProcess.start(context, "engine", run_engine_child, (config, socket_path))
+        self._engine = ChildProcess.start(run_engine_child, config, name="engine", socket_path=socket_path)
         self._frontends = tuple(
             ChildProcess.start(
-                context, f"front end {index}", run_frontend_child, (config, socket_path, index)
+                run_frontend_child,
+                config,
+                name=f"front end {index}",
+                socket_path=socket_path,
+                frontend_index=index,
             )
             for index in range(config.frontends)
         )
@@ -88,8 +90,12 @@ class Supervisor:
         try:
             return self._watch(say)
         finally:
-            _stop(self._frontends, self._config.drain_seconds + _DRAIN_MARGIN_SECONDS, self._wakeup)
-            _stop([self._engine], _ENGINE_STOP_SECONDS, self._wakeup)
+            _stop(
+                self._frontends,
+                limit_seconds=self._config.drain_seconds + _DRAIN_MARGIN_SECONDS,
+                wakeup=self._wakeup,
+            )
+            _stop([self._engine], limit_seconds=_ENGINE_STOP_SECONDS, wakeup=self._wakeup)
 
     def _watch(self, say: Callable[[str], None]) -> int:
         children = (self._engine, *self._frontends)
@@ -110,7 +116,7 @@ class Supervisor:
                 say(f"scheduler listening on {self._config.host}:{self._config.port}")
 
 
-def _stop(children: Iterable[ChildProcess], limit_seconds: float, wakeup: socket.socket) -> None:
+def _stop(children: Iterable[ChildProcess], *, limit_seconds: float, wakeup: socket.socket) -> None:
     """Ask ``children`` to end, wait for them, and kill those left at the limit or at another signal."""
     children = list(children)
     for child in children:

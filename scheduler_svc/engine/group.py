@@ -46,7 +46,7 @@ class WorkerGroup:
         self._core.add(request)
 
     def finish(
-        self, request_id: str, reason: FinishReason, num_tokens: int | None = None
+        self, request_id: str, reason: FinishReason, *, num_tokens: int | None = None
     ) -> FinishedRequest | None:
         """End a request from outside."""
         return None if self._core is None else self._core.finish(request_id, reason, num_tokens)

@@ -136,7 +136,7 @@ class Engine:
         self._owners.detach(owner)
 
     def _finish(self, request_id: str, reason: FinishReason, num_tokens: int | None = None) -> None:
-        finished = self._group.finish(request_id, reason, num_tokens)
+        finished = self._group.finish(request_id, reason, num_tokens=num_tokens)
         if finished is not None:
             self._note_finished(finished)
 

@@ -78,9 +78,7 @@ async def _serve(
         step_timeout_seconds=config.step_timeout_seconds,
     )
     engine, link = make_engine(config, identity, link_options)
-    server = await start_server(
-        EngineServicer(engine), socket_path=socket_path, max_message_bytes=config.max_message_bytes
-    )
+    server = await start_server(EngineServicer(engine), socket_path=socket_path)
     on_listening()
     try:
         await run_until_first(engine.run(), link.run(), _returned(stop))
@@ -107,14 +105,13 @@ def make_engine(
     return Engine(inbox, WorkerGroup(link, is_checked=config.check_invariants)), link
 
 
-async def start_server(
-    servicer: EngineServicer, *, socket_path: str, max_message_bytes: int
-) -> grpc.aio.Server:
+async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:
     """Start serving front ends on a unix socket, with health and reflection."""
     server = grpc.aio.server(
         options=(
-            ("grpc.max_receive_message_length", max_message_bytes),
-            ("grpc.max_send_message_length", max_message_bytes),
+            # Both ends are ours; what clients may send is limited where it comes in.
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
         )
     )
     add_EngineServiceServicer_to_server(servicer, server)

@@ -1,0 +1,108 @@
+"""The scheduler service's command line: flags and environment to a config, and the config to its run.
+
+The only module of the service that reads either. Each field of SchedulerConfig is a flag, with the
+field's docstring as its help, and an environment option STEPWIRE_SCHEDULER_<FLAG>. Knows nothing
+about processes or requests.
+"""
+
+import ast
+import inspect
+import os
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, fields, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from model.errors import ModelFolderError
+from model.folder import find_model_folder
+from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.supervisor import supervise
+
+ENVIRONMENT_PREFIX = "STEPWIRE_SCHEDULER"
+_GRPC_ENVIRONMENT = {
+    # The processes are spawned, never forked; with fork support gRPC stalls them at start.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def run(**flags: Any) -> None:
+    """Run the scheduler service: front ends that clients call, and the engine that decides."""
+    for name, value in _GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        check_environment(os.environ)
+        config = SchedulerConfig(**flags | {"worker": tuple(flags["worker"])})
+        exit_code = supervise(_with_model_found(config), typer.echo)
+    except (ConfigError, ModelFolderError) as error:
+        typer.echo(f"scheduler error: {error}", err=True)
+        exit_code = 2
+    raise typer.Exit(exit_code)
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Refuse options of ours that are none.
+
+    Raises:
+        ConfigError: naming the first unknown one.
+    """
+    known = {f"{ENVIRONMENT_PREFIX}_{field.name.upper()}" for field in fields(SchedulerConfig)}
+    for name in sorted(environment):
+        if name.startswith(f"{ENVIRONMENT_PREFIX}_") and name not in known:
+            raise ConfigError(f"environment option {name} is unknown, but must be one of {sorted(known)}")
+
+
+def _with_model_found(config: SchedulerConfig) -> SchedulerConfig:
+    """Turn the model's name into its folder, once for all processes, and give it a name to be served by."""
+    folder = find_model_folder(config.model).resolve()
+    name = folder.name if Path(config.model).expanduser().exists() else config.model
+    return replace(config, model=str(folder), served_model_name=config.served_model_name or name)
+
+
+def _flags() -> Iterator[inspect.Parameter]:
+    """Make a flag of each field of the config."""
+    help_of_field = _field_docstrings(SchedulerConfig)
+    for field in fields(SchedulerConfig):
+        is_repeatable = isinstance(field.default, tuple)
+        option: Any = typer.Option(
+            ... if field.default is MISSING else list(field.default) if is_repeatable else field.default,
+            f"--{field.name.replace('_', '-')}",
+            help=help_of_field[field.name],
+        )
+        annotation = list[str] if is_repeatable else field.type
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
+        )
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    """Read the string that follows each field of a dataclass."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+    assert isinstance(definition, ast.ClassDef), "a dataclass is a class"
+    return {
+        field.target.id: text.value.value
+        for field, text in pairwise(definition.body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }
+
+
+def main() -> None:
+    """Run the command line."""
+    parameters = list(_flags())
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})(run)
+    app(prog_name="python -m scheduler_svc")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""A worker without a model, in this process: speaks the step stream and can be made to fail.
+
+What a step does is in stand_in_lanes.py. Tests steer it: hold steps back, go silent, break the
+stream, refuse the engine; ``faults`` must be empty at the end of every test.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from stepwire.worker.v1 import worker_service_pb2 as pb
+from stepwire.worker.v1 import worker_service_pb2_grpc
+
+from tests.stand_in_lanes import ProtocolFaultError, StandInLanes, StandInLimits
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.so_reuseport", 0),
+)
+
+
+@dataclass(eq=False)
+class _Epoch:
+    """One RunSteps stream."""
+
+    lanes: StandInLanes
+    steps: asyncio.Queue[pb.Step] = field(default_factory=asyncio.Queue)
+    outgoing: asyncio.Queue[pb.RunStepsResponse | grpc.StatusCode] = field(default_factory=asyncio.Queue)
+    num_in_flight: int = 0
+
+
+class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
+    """Serves one engine at a time."""
+
+    def __init__(
+        self,
+        limits: StandInLimits | None = None,
+        *,
+        step_seconds: float = 0.0,
+        checks_cache: bool = True,
+        heartbeat_seconds: float = 1.0,
+    ) -> None:
+        """Make a worker that is not listening yet.
+
+        Args:
+            limits: what it says it can hold.
+            step_seconds: time each step takes, one after the other.
+            checks_cache: see StandInLanes; load tests turn it off.
+            heartbeat_seconds: time between heartbeats.
+        """
+        self.limits = limits or StandInLimits()
+        self.faults: list[str] = []
+        """How the engine broke the protocol; must stay empty."""
+        self.hellos: list[pb.EngineHello] = []
+        self.num_steps = 0
+        self.num_tokens = 0
+        self.num_heartbeats = 0
+        """Heartbeats that came from the engine."""
+        self.max_num_in_flight = 0
+        """The most steps that were unanswered at once."""
+        self.may_run = asyncio.Event()
+        """Steps wait while this is not set."""
+        self.may_run.set()
+        self.is_silent = False
+        """Nothing is sent while this is true, not even heartbeats."""
+        self.address = ""
+        self._step_seconds = step_seconds
+        self._checks_cache = checks_cache
+        self._heartbeat_seconds = heartbeat_seconds
+        self._server: grpc.aio.Server | None = None
+        self._epoch: _Epoch | None = None
+
+    async def start(self, port: int = 0) -> None:
+        """Listen; ``address`` tells where."""
+        self._server = grpc.aio.server(options=_OPTIONS)
+        worker_service_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """Die: streams break, the port closes."""
+        assert self._server is not None, "not started"
+        await self._server.stop(grace=None)
+
+    def break_stream(self) -> None:
+        """End the present stream as a failing worker would; it may be opened again."""
+        assert self._epoch is not None, "no stream"
+        self._epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
+
+    def send(self, message: pb.RunStepsResponse) -> None:
+        """Send something, right or wrong."""
+        assert self._epoch is not None, "no stream"
+        self._epoch.outgoing.put_nowait(message)
+
+    @property
+    def num_lanes_held(self) -> int:
+        """Lanes held in the present epoch."""
+        return 0 if self._epoch is None else int(self._epoch.lanes.is_held.sum())
+
+    async def RunSteps(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.RunStepsRequest], context: Any
+    ) -> AsyncIterator[pb.RunStepsResponse]:
+        """Run one epoch."""
+        requests = aiter(request_iterator)
+        hello = (await anext(requests)).hello
+        self.hellos.append(hello)
+        if (hello.config_hash, hello.vocab_size) != (self.limits.config_hash, self.limits.vocab_size):
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"the worker's config_hash is {self.limits.config_hash}, the engine's {hello.config_hash}",
+            )
+        epoch = self._epoch = _Epoch(StandInLanes(self.limits, checks_cache=self._checks_cache))
+        tasks = [asyncio.create_task(self._read(requests, epoch)), asyncio.create_task(self._run(epoch))]
+        tasks.append(asyncio.create_task(self._beat(epoch)))
+        try:
+            yield pb.RunStepsResponse(hello=self._hello())
+            while not isinstance(message := await epoch.outgoing.get(), grpc.StatusCode):
+                if not self.is_silent:
+                    yield message
+            await context.abort(message, self.faults[-1] if self.faults else "broken on purpose")
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._epoch = None if self._epoch is epoch else self._epoch
+
+    async def _read(self, requests: AsyncIterator[pb.RunStepsRequest], epoch: _Epoch) -> None:
+        async for request in requests:
+            if request.HasField("heartbeat"):
+                self.num_heartbeats += 1
+                continue
+            epoch.num_in_flight += 1
+            self.max_num_in_flight = max(self.max_num_in_flight, epoch.num_in_flight)
+            if not request.HasField("step") or epoch.num_in_flight > self.limits.max_steps_in_flight:
+                self._fail(epoch, "no step, or too many steps in flight")
+            epoch.steps.put_nowait(request.step)
+
+    async def _run(self, epoch: _Epoch) -> None:
+        while True:
+            step = await epoch.steps.get()
+            await self.may_run.wait()
+            if self._step_seconds:
+                await asyncio.sleep(self._step_seconds)
+            try:
+                result = epoch.lanes.apply(step)
+            except ProtocolFaultError as fault:
+                self._fail(epoch, f"step {step.step_id}: {fault}")
+                return
+            self.num_steps += 1
+            self.num_tokens += len(result.token_ids) // 4
+            epoch.num_in_flight -= 1
+            epoch.outgoing.put_nowait(pb.RunStepsResponse(result=result))
+
+    async def _beat(self, epoch: _Epoch) -> None:
+        sequence = 0
+        while True:
+            await asyncio.sleep(self._heartbeat_seconds)
+            sequence += 1
+            epoch.outgoing.put_nowait(pb.RunStepsResponse(heartbeat=pb.Heartbeat(sequence=sequence)))
+
+    def _fail(self, epoch: _Epoch, fault: str) -> None:
+        self.faults.append(fault)
+        epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
+
+    def _hello(self) -> pb.WorkerHello:
+        limits = self.limits
+        return pb.WorkerHello(
+            protocol_version=1,
+            worker_epoch=time.time_ns(),
+            config_hash=limits.config_hash,
+            vocab_size=limits.vocab_size,
+            tokenizer_hash=limits.tokenizer_hash,
+            block_size=limits.block_size,
+            num_blocks=limits.num_blocks,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+            max_model_len=limits.max_model_len,
+            max_steps_in_flight=limits.max_steps_in_flight,
+            device="stand-in",
+            dtype="none",
+            attention_backend="none",
+            tp_size=1,
+        )
