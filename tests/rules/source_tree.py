@@ -1,4 +1,4 @@
-"""The project's own Python files, parsed, for the rules that read source code.
+"""The project's own files, Python parsed, for the rules that read them.
 
 Knows nothing about any rule. Generated code is not ours to judge and is left out.
 """
@@ -58,6 +58,12 @@ def read_modules(*folders: str) -> tuple[Module, ...]:
         for folder in folders
         for path in sorted((REPOSITORY / folder).rglob("*.py"))
     )
+
+
+@cache
+def read_file(name: str) -> str:
+    """Read a text file by its path from the top of the repository."""
+    return (REPOSITORY / name).read_text(encoding="utf-8")
 
 
 def expect_none(offenders: list[str]) -> None:

@@ -1,0 +1,94 @@
+"""Rules on README and docs: short, links that lead somewhere, and commands that something runs.
+
+A command that nobody runs is a promise that nobody keeps: each is listed here with what runs it.
+"""
+
+import re
+from pathlib import Path
+
+from tests.rules.source_tree import REPOSITORY, expect_none, read_file
+
+MAX_README_LINES = 150
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "clients/python/README.md")
+FOLDERS = "protos|scheduler_svc|worker_svc|model|kernels|clients|tests|benchmarks|tools|deploy|docs"
+SHELL_BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
+
+# Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
+# Targets that `make check` runs need no entry.
+TESTED_COMMANDS = {
+    "make setup": ".ci/run",
+    "make check": ".ci/run",
+}
+
+
+def test_every_command_in_the_documents_is_run_by_something() -> None:
+    checked = _targets_of_check()
+    untested = [
+        f"{document.name}: {command}"
+        for document in _documents()
+        for command in _commands(document)
+        if command not in TESTED_COMMANDS and command.removeprefix("make ") not in checked
+    ]
+    expect_none(untested)
+
+
+def test_every_listed_command_is_in_a_document() -> None:
+    in_documents = {command for document in _documents() for command in _commands(document)}
+    expect_none([command for command in TESTED_COMMANDS if command not in in_documents])
+
+
+def test_what_runs_a_command_exists() -> None:
+    gone = [
+        f"{command}: {runner}" for command, runner in TESTED_COMMANDS.items() if not _runs(runner, command)
+    ]
+    expect_none(gone)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(read_file("README.md").splitlines()) <= MAX_README_LINES
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    dead = [
+        f"{document.name}: {link}"
+        for document in _documents()
+        for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8"))
+        if not (document.parent / link).exists()
+    ]
+    expect_none(dead)
+
+
+def test_files_that_the_documents_name_exist() -> None:
+    missing = [
+        f"{document.name}: {path}"
+        for document in _documents()
+        for path in re.findall(rf"`((?:{FOLDERS})/[\w./-]+)`", document.read_text(encoding="utf-8"))
+        if not (REPOSITORY / path).exists()
+    ]
+    expect_none(missing)
+
+
+def _documents() -> list[Path]:
+    return [path for pattern in DOCUMENTS for path in sorted(REPOSITORY.glob(pattern))]
+
+
+def _commands(document: Path) -> list[str]:
+    """Return the commands of all shell blocks: continued lines joined, comments and prompts cut off."""
+    blocks = SHELL_BLOCK.findall(document.read_text(encoding="utf-8"))
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    cut = [re.sub(r"\s+#.*$", "", line.strip().removeprefix("$ ")) for line in lines]
+    return [" ".join(line.split()) for line in cut if line and not line.startswith("#")]
+
+
+def _targets_of_check() -> set[str]:
+    match = CHECK_PREREQUISITES.search(read_file("Makefile"))
+    assert match is not None
+    return set(match[1].split())
+
+
+def _runs(runner: str, command: str) -> bool:
+    file_name, _, function = runner.partition("::")
+    if not (REPOSITORY / file_name).is_file():
+        return False
+    return f"def {function}(" in read_file(file_name) if function else command in read_file(file_name)
