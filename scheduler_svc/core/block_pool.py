@@ -47,7 +47,7 @@ class BlockPool:
         """
         if num_blocks > len(self._free):
             return None
-        block_ids = [self._free.pop() for _ in range(num_blocks)]
+        block_ids = self._free.pop(num_blocks)
         for block_id in block_ids:
             self._ref_counts[block_id] = 1
             block_hash = self._hash_of[block_id]

@@ -60,10 +60,8 @@ def _append_tokens(
     lanes = state.lanes
     positions = lanes.num_folded[lanes_of_tokens]
     lanes.num_folded[lanes_of_tokens] = positions + 1
-    tokens = lanes.tokens
-    for lane, token_id in zip(lanes_of_tokens.tolist(), token_ids.tolist(), strict=True):
-        tokens[lane].append(token_id)
-    is_stop = (lanes.stop_ids[lanes_of_tokens] == token_ids[:, None]).any(axis=1)
+    lanes.token_ids[lanes_of_tokens, positions] = token_ids
+    is_stop = (lanes.stop_ids[:, lanes_of_tokens] == token_ids).any(axis=0)
     for index in np.flatnonzero(lanes.has_many_stops[lanes_of_tokens]).tolist():
         request = lanes.request(lanes_of_tokens[index])
         is_stop[index] = token_ids[index] in request.sampling.stop_token_ids
@@ -76,8 +74,7 @@ def _register_full_blocks(state: SchedulerState, live_lanes: Int64Array) -> None
     lanes = state.lanes
     num_full = lanes.num_computed[live_lanes] // state.limits.block_size
     has_new = num_full > lanes.num_registered[live_lanes]
-    for lane, count in zip(live_lanes[has_new].tolist(), num_full[has_new].tolist(), strict=True):
-        state.register_blocks(lane, count)
+    state.register_blocks(live_lanes[has_new].tolist(), num_full[has_new].tolist())
 
 
 def _end_lanes(
@@ -138,7 +135,7 @@ def _fold_late_rows(
 def _append_late_token(state: SchedulerState, request: Request, token_id: int) -> list[FinishedRequest]:
     """Append a token to a preempted request, which may end with it."""
     position = request.num_tokens
-    request.tokens.append(token_id)
+    request.token_ids = np.append(request.token_ids, np.int32(token_id))
     sampling = request.sampling
     is_stop = (
         token_id in sampling.stop_token_ids and position >= request.num_prompt_tokens + sampling.min_tokens

@@ -39,11 +39,15 @@ class FreeQueue:
         """Add a block with a hash; it becomes the most recently used one."""
         self._cached[block_id] = None
 
-    def pop(self) -> BlockId:
-        """Take the block that is missed least. The queue must not be empty."""
-        if self._empty:
-            return self._empty.pop()
-        return self._cached.popitem(last=False)[0]
+    def pop(self, num_blocks: int) -> list[BlockId]:
+        """Take the blocks that are missed least. There must be as many."""
+        num_from_empty = min(num_blocks, len(self._empty))
+        first = len(self._empty) - num_from_empty
+        block_ids = self._empty[first:][::-1]
+        del self._empty[first:]
+        for _ in range(num_blocks - num_from_empty):
+            block_ids.append(self._cached.popitem(last=False)[0])
+        return block_ids
 
     def take_cached(self, block_id: BlockId) -> None:
         """Take a certain cached block, because a request shares it again."""

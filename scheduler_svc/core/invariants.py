@@ -32,7 +32,7 @@ def _check_pool(state: SchedulerState) -> None:
 def _check_prefix_cache(state: SchedulerState) -> None:
     index = state.pool.index()
     assert len(set(index.values())) == len(index), "a block has one hash"
-    for lane in state.lanes.admission_order().tolist():
+    for lane in state.lanes.admission_order.tolist():
         request, table = state.lanes.request(lane), state.lanes.block_ids[lane]
         for block_hash, block_id in zip(request.block_hashes, table, strict=False):
             # Of two identical blocks the first keeps the key, so a table may hold the second.
@@ -45,13 +45,15 @@ def _check_lanes(state: SchedulerState) -> None:
     lanes, block_size = state.lanes, state.limits.block_size
     in_flight = Counter(int(i) for step in state.in_flight for i in step.incarnations)
     write_slots: set[tuple[int, int]] = set()
-    for lane in lanes.admission_order().tolist():
+    for lane in lanes.admission_order.tolist():
         request = lanes.request(lane)
         computed, scheduled = int(lanes.num_computed[lane]), int(lanes.num_scheduled[lane])
         folded, known = int(lanes.num_folded[lane]), int(lanes.num_known[lane])
         assert request.lane == lane, "a lane and its request agree"
         assert request.incarnation == lanes.incarnation[lane], "a lane and its request agree"
-        assert request.num_tokens == folded <= known <= request.max_total_tokens, "tokens stay in bounds"
+        assert request.num_prompt_tokens <= folded <= known <= request.max_total_tokens, (
+            "tokens stay in bounds"
+        )
         assert computed <= scheduled < known, "computed <= scheduled < known"
         assert len(lanes.block_ids[lane]) == lanes.num_blocks[lane], "a table's length is counted"
         assert scheduled <= lanes.num_blocks[lane] * block_size, "every scheduled token has a slot"
@@ -66,7 +68,7 @@ def _check_lanes(state: SchedulerState) -> None:
 
 def _check_requests(state: SchedulerState) -> None:
     queued = state.queues.requests()
-    running = [state.lanes.request(lane) for lane in state.lanes.admission_order().tolist()]
+    running = [state.lanes.request(lane) for lane in state.lanes.admission_order.tolist()]
     assert all(request.status is RequestStatus.RUNNING for request in running), "lanes hold running requests"
     live = [*queued, *running]
     assert len({id(request) for request in live}) == len(live) == len(state.requests), "each in one place"

@@ -5,8 +5,6 @@ microseconds a step, where an object a row costs hundreds (benchmarks/scheduler_
 nothing about queues, plans or the pool. The counts are those of the picture in core/types.py.
 """
 
-from array import array
-
 import numpy as np
 
 from scheduler_svc.core.types import (
@@ -25,7 +23,7 @@ NUM_STOP_COLUMNS = 8
 class LaneTable:
     """Arrays indexed by lane; a free lane has incarnation 0."""
 
-    def __init__(self, num_lanes: int) -> None:
+    def __init__(self, num_lanes: int, max_model_len: int) -> None:
         def zeros() -> Int64Array:
             return np.zeros(num_lanes, np.int64)
 
@@ -49,14 +47,17 @@ class LaneTable:
         self.handle = zeros()
         self.runs_ahead: BoolArray = np.ones(num_lanes, np.bool_)
         self.has_many_stops: BoolArray = np.zeros(num_lanes, np.bool_)
-        self.stop_ids: Int32Array = np.full((num_lanes, NUM_STOP_COLUMNS), -1, np.int32)
+        self.stop_ids: Int32Array = np.full((NUM_STOP_COLUMNS, num_lanes), -1, np.int32)
+        """Column by column, because a reduction over a short last axis costs 12 us for 256 rows, not 3."""
         self.requests: list[Request | None] = [None] * num_lanes
-        self.tokens: list[array[int]] = [array("i")] * num_lanes
-        """Each request's tokens, one look-up nearer."""
+        self.token_ids: Int32Array = np.zeros((num_lanes, max_model_len), np.int32)
+        """Each request's known tokens. The system gives memory to the pages in use only; appending
+        256 tokens costs 4 us here and 25 us in a list a request."""
         self.block_ids: list[list[BlockId]] = [[] for _ in range(num_lanes)]
         # Lowest lanes first, so that a lightly used worker touches few rows of its tables.
         self._free_lanes = [Lane(i) for i in range(num_lanes - 1, -1, -1)]
-        self._order: Int64Array | None = np.zeros(0, np.int64)
+        self.admission_order: Int64Array = np.zeros(0, np.int64)
+        """The lanes in use, earliest admitted first."""
 
     @property
     def has_free_lane(self) -> bool:
@@ -74,19 +75,13 @@ class LaneTable:
         assert request is not None, f"lane {lane} is free"
         return request
 
-    def admission_order(self) -> Int64Array:
-        """Give the lanes in use, earliest admitted first."""
-        if self._order is None:
-            lanes = np.flatnonzero(self.incarnation)
-            self._order = lanes[np.argsort(self.incarnation[lanes], kind="stable")]
-        return self._order
-
     def occupy(self, request: Request, cached: list[BlockId], *, block_size: int) -> Lane:
         """Give a free lane to a request whose first blocks are ``cached``; its incarnation is set."""
         lane = self._free_lanes.pop()
         num_cached_tokens = len(cached) * block_size
         self.incarnation[lane] = request.incarnation
         self.num_known[lane] = self.num_folded[lane] = request.num_tokens
+        self.token_ids[lane, : request.num_tokens] = request.token_ids
         self.num_scheduled[lane] = self.num_computed[lane] = num_cached_tokens
         self.max_total[lane] = request.max_total_tokens
         self.num_blocks[lane] = self.num_registered[lane] = len(cached)
@@ -97,18 +92,18 @@ class LaneTable:
         self.runs_ahead[lane] = request.runs_ahead
         self._set_stop_ids(lane, request.sampling.stop_token_ids)
         self.requests[lane] = request
-        self.tokens[lane] = request.tokens
         self.block_ids[lane] = list(cached)
-        self._order = None
+        self.admission_order = np.append(self.admission_order, lane)
         return lane
 
     def vacate(self, lane: Lane) -> list[BlockId]:
-        """Free a lane and give back the block table it held."""
+        """Free a lane, hand its tokens back to the request, and return the block table it held."""
+        self.request(lane).token_ids = self.token_ids[lane, : self.num_folded[lane]].copy()
         block_ids, self.block_ids[lane] = self.block_ids[lane], []
         self.requests[lane] = None
         self.incarnation[lane] = 0
         self._free_lanes.append(lane)
-        self._order = None
+        self.admission_order = self.admission_order[self.admission_order != lane]
         return block_ids
 
     def grow(self, lane: int, block_ids: list[BlockId]) -> None:
@@ -118,6 +113,6 @@ class LaneTable:
 
     def _set_stop_ids(self, lane: Lane, stop_ids: tuple[int, ...]) -> None:
         num_columns = min(len(stop_ids), NUM_STOP_COLUMNS)
-        self.stop_ids[lane, :num_columns] = stop_ids[:num_columns]
-        self.stop_ids[lane, num_columns:] = -1
+        self.stop_ids[:num_columns, lane] = stop_ids[:num_columns]
+        self.stop_ids[num_columns:, lane] = -1
         self.has_many_stops[lane] = len(stop_ids) > NUM_STOP_COLUMNS

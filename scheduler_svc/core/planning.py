@@ -131,7 +131,13 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     pool, block_size = state.pool, state.limits.block_size
     # At least one token is always computed: the last block is never taken whole from the cache.
     num_matchable = (request.num_tokens - 1) // block_size
-    extend_block_hashes(request, num_matchable, block_size)
+    extend_block_hashes(
+        request.block_hashes,
+        request.token_ids,
+        num_matchable,
+        block_size=block_size,
+        cache_salt=request.cache_salt,
+    )
     cached = pool.match(request.block_hashes[:num_matchable])
     num_cached_tokens = len(cached) * block_size
     num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
@@ -169,7 +175,7 @@ def _admission(
     return Admission(
         lane=request.lane,
         incarnation=request.incarnation,
-        token_ids=np.array(request.tokens, np.int32),
+        token_ids=request.token_ids,
         num_prompt_tokens=request.num_prompt_tokens,
         num_computed_tokens=num_cached_tokens,
         block_ids=np.array(state.lanes.block_ids[request.lane], np.int32),
@@ -223,8 +229,9 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
 
 def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:
     """Offer the blocks that this step fills to the next plan; the worker runs steps in order."""
-    lanes, block_size = state.lanes, state.limits.block_size
-    for lane in chunk_lanes:
-        # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
-        num_tokens = min(int(lanes.num_scheduled[lane]), int(lanes.num_folded[lane]))
-        state.register_blocks(lane, num_tokens // block_size)
+    if not chunk_lanes:
+        return
+    lanes = state.lanes
+    # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
+    num_tokens = np.minimum(lanes.num_scheduled[chunk_lanes], lanes.num_folded[chunk_lanes])
+    state.register_blocks(chunk_lanes, (num_tokens // state.limits.block_size).tolist())

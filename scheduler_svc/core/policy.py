@@ -25,7 +25,7 @@ def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
     Returns:
         (decode lanes, prefill lanes), each in order of admission.
     """
-    order = lanes.admission_order()
+    order = lanes.admission_order
     num_known = lanes.num_known[order]
     can_run = (num_known < lanes.max_total[order]) & (
         lanes.runs_ahead[order] | (lanes.num_rows_in_flight[order] == 0)
@@ -51,7 +51,7 @@ def choose_victim(lanes: LaneTable, pool: BlockPool, lane: Lane, *, planned: Con
     Returns:
         The victim, which may be ``lane``; None where ``lane`` must wait.
     """
-    order = lanes.admission_order()
+    order = lanes.admission_order
     position = int(np.flatnonzero(order == lane)[0])
     candidates = [int(i) for i in order[position:][::-1] if i not in planned]
     for candidate in candidates:

@@ -110,7 +110,7 @@ class Scheduler:
             too often.
         """
         state = self._state
-        for lane in state.lanes.admission_order().tolist():
+        for lane in state.lanes.admission_order.tolist():
             state.lanes.request(lane).num_epochs_lost += 1
             state.preempt(Lane(lane))
         finished = []

@@ -7,6 +7,8 @@ chosen (planning.py) or folded (folding.py).
 from collections import deque
 from dataclasses import dataclass
 
+import numpy as np
+
 from scheduler_svc.core.block_hash import extend_block_hashes
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.lanes import LaneTable
@@ -62,7 +64,7 @@ class SchedulerState:
         """Forget everything that a worker held. Running requests must have left their lanes."""
         self.limits = limits
         self.pool = BlockPool(limits.num_blocks)
-        self.lanes = LaneTable(limits.max_num_seqs)
+        self.lanes = LaneTable(limits.max_num_seqs, limits.max_model_len)
         self.in_flight: deque[InFlightStep] = deque()
         self.late_requests: dict[Incarnation, Request] = {}
         """Preempted requests with rows in flight, by the incarnation of those rows."""
@@ -111,16 +113,23 @@ class SchedulerState:
             message=message,
         )
 
-    def register_blocks(self, lane: int, num_blocks: int) -> None:
-        """Offer the first ``num_blocks`` blocks of a lane's table to the prefix cache."""
-        first = int(self.lanes.num_registered[lane])
-        if num_blocks <= first:
-            return
-        request, table = self.lanes.request(lane), self.lanes.block_ids[lane]
-        extend_block_hashes(request, num_blocks, self.limits.block_size)
-        for index in range(first, num_blocks):
-            self.pool.register(table[index], request.block_hashes[index])
-        self.lanes.num_registered[lane] = num_blocks
+    def register_blocks(self, lanes: list[int], num_blocks: list[int]) -> None:
+        """Offer the first ``num_blocks[i]`` blocks of each lane's table to the prefix cache."""
+        table, pool, block_size = self.lanes, self.pool, self.limits.block_size
+        for lane, first, end in zip(lanes, table.num_registered[lanes].tolist(), num_blocks, strict=True):
+            request = table.request(lane)
+            extend_block_hashes(
+                request.block_hashes,
+                table.token_ids[lane],
+                end,
+                block_size=block_size,
+                cache_salt=request.cache_salt,
+            )
+            for block_id, block_hash in zip(
+                table.block_ids[lane][first:end], request.block_hashes[first:end], strict=True
+            ):
+                pool.register(block_id, block_hash)
+        table.num_registered[lanes] = np.maximum(table.num_registered[lanes], num_blocks)
 
     def _release_lane(self, request: Request) -> None:
         self.pool.release(self.lanes.vacate(request.lane))

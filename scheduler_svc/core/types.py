@@ -15,7 +15,6 @@ A *lane* is a request's row in the worker's tables. A *slot* is one token's cell
 ``block_id * block_size + offset``. Block 0 belongs to the worker; requests hold ids 1 .. N.
 """
 
-from array import array
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NewType
@@ -125,10 +124,10 @@ class Request:
     """The owner's own number for it: handed back likewise."""
     # ---- state ----
     status: RequestStatus = RequestStatus.WAITING
-    tokens: "array[int]" = field(default_factory=lambda: array("i"))
-    """Prompt and folded output; an array, so that a block's bytes are one slice away."""
+    token_ids: Int32Array = field(init=False)
+    """Prompt and folded output, while the request holds no lane; else they stand in the lane's row."""
     block_hashes: list[BlockHash] = field(default_factory=list)
-    """Hashes of the full blocks of ``tokens``, as far as they were needed."""
+    """Hashes of the full blocks of its tokens, as far as they were needed."""
     arrival: int = 0
     """Order of arrival, from 1."""
     max_total_tokens: int = 0
@@ -144,8 +143,8 @@ class Request:
     num_epochs_lost: int = 0
 
     def __post_init__(self) -> None:
-        """Copy the prompt into ``tokens``."""
-        self.tokens.frombytes(self.prompt_token_ids.astype("<i4").tobytes())
+        """Begin with the prompt."""
+        self.token_ids = self.prompt_token_ids
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -154,10 +153,10 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens known: prompt and folded output."""
-        return len(self.tokens)
+        """Tokens known, prompt and folded output, as of when it last held no lane."""
+        return len(self.token_ids)
 
     @property
-    def output_token_ids(self) -> list[int]:
-        """Folded output tokens, as a new list."""
-        return self.tokens[len(self.prompt_token_ids) :].tolist()
+    def output_token_ids(self) -> Int32Array:
+        """Folded output tokens, as of when it last held no lane."""
+        return self.token_ids[len(self.prompt_token_ids) :]

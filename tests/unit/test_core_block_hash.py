@@ -3,7 +3,7 @@
 import numpy as np
 
 from scheduler_svc.core.block_hash import block_hash, extend_block_hashes, root_hash
-from scheduler_svc.core.types import Request, SamplingParams
+from scheduler_svc.core.types import BlockHash
 
 ROOT = "27cec128fef5a7098c5dd6eedc03413867d149ea6989a24b6d2f4210935658fa"
 ROOT_OF_ACME = "1c782ae54c92e20bb7ef188cdf38defca17092fae1a5007d96ad2c2592f54a57"
@@ -12,19 +12,15 @@ TOKENS = (1, 65_535, 65_536, 151_911)
 """FIRST_BLOCK is the sum of ROOT's bytes and of these ids, four little-endian bytes each."""
 
 
-def _request(token_ids: tuple[int, ...], cache_salt: str = "") -> Request:
-    return Request(
-        request_id="r",
-        prompt_token_ids=np.array(token_ids, np.int32),
-        sampling=SamplingParams(),
-        cache_salt=cache_salt,
-    )
+def _extend(hashes: list[BlockHash], token_ids: tuple[int, ...], num_blocks: int, salt: str = "") -> None:
+    array = np.array(token_ids, np.int32)
+    extend_block_hashes(hashes, array, num_blocks, block_size=4, cache_salt=salt)
 
 
 def _hashes(token_ids: tuple[int, ...], cache_salt: str = "") -> list[str]:
-    request = _request(token_ids, cache_salt)
-    extend_block_hashes(request, len(token_ids) // 4, 4)
-    return [each.hex() for each in request.block_hashes]
+    hashes: list[BlockHash] = []
+    _extend(hashes, token_ids, len(token_ids) // 4, cache_salt)
+    return [each.hex() for each in hashes]
 
 
 def test_roots_are_tagged_digests() -> None:
@@ -61,9 +57,10 @@ def test_a_salt_equals_no_other_key_of_the_same_bytes() -> None:
 
 
 def test_extending_goes_on_from_what_is_there_and_leaves_the_partial_block() -> None:
-    request = _request((*TOKENS, 5, 6, 7, 8, 9))
-    extend_block_hashes(request, 1, 4)
-    assert [each.hex() for each in request.block_hashes] == [FIRST_BLOCK]
-    extend_block_hashes(request, 2, 4)
-    extend_block_hashes(request, 1, 4)
-    assert [each.hex() for each in request.block_hashes] == _hashes((*TOKENS, 5, 6, 7, 8))
+    tokens = (*TOKENS, 5, 6, 7, 8, 9)
+    hashes: list[BlockHash] = []
+    _extend(hashes, tokens, 1)
+    assert [each.hex() for each in hashes] == [FIRST_BLOCK]
+    _extend(hashes, tokens, 2)
+    _extend(hashes, tokens, 1)
+    assert [each.hex() for each in hashes] == _hashes((*TOKENS, 5, 6, 7, 8))
