@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
+from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.store_kv import write_slots
 
@@ -72,7 +72,7 @@ class TorchAttentionBackend:
         key_cache_NSKD = step.kv_caches[0][0]
         tiles = tuple(_decode_tiles(step, key_cache_NSKD))
         chunks = tuple(_prefill_chunks(step, key_cache_NSKD))
-        num_blocks = max((len(part.block_ids) for part in (*tiles, *chunks)), default=0)
+        num_blocks = max([len(tile.block_ids) for tile in tiles] + [len(chunk.block_ids) for chunk in chunks])
         scratch = key_cache_NSKD.new_empty(2, num_blocks, *key_cache_NSKD.shape[1:])
         slots_T = step.slot_mapping_T
         kept_T = None
@@ -198,7 +198,7 @@ def _attend_tile(
     shape_BLKD = (len(q_BKGD), -1, *key_NSKD.shape[2:])
     key_BKLD = key_NSKD.view(shape_BLKD).transpose(1, 2)
     value_BKLD = value_NSKD.view(shape_BLKD).transpose(1, 2)
-    return F.scaled_dot_product_attention(q_BKGD, key_BKLD, value_BKLD, attn_mask=tile.bias_B11L)
+    return scaled_dot_product_attention(q_BKGD, key_BKLD, value_BKLD, attn_mask=tile.bias_B11L)
 
 
 def _attend_chunk(
@@ -210,7 +210,7 @@ def _attend_chunk(
     key_GKLD = key_NSKD.flatten(0, 1)[: chunk.context_len].transpose(0, 1).expand(num_groups, -1, -1, -1)
     value_GKLD = value_NSKD.flatten(0, 1)[: chunk.context_len].transpose(0, 1).expand(num_groups, -1, -1, -1)
     is_whole_context = len(q_TKGD) == chunk.context_len
-    out_GKTD = F.scaled_dot_product_attention(
+    out_GKTD = scaled_dot_product_attention(
         q_GKTD, key_GKLD, value_GKLD, attn_mask=chunk.bias_TL, is_causal=is_whole_context
     )
     return out_GKTD.permute(2, 1, 0, 3)

@@ -29,9 +29,7 @@ class Attention(nn.Module):
         )
         self.o_proj = Linear(query_size, config.hidden_size, has_bias=has_bias, dtype=dtype)
 
-    def normalize(
-        self, q_THD: torch.Tensor, key_TKD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def normalize(self, q_THD: torch.Tensor, key_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return q and k as they enter RoPE; models with q/k norm override this."""
         return q_THD, key_TKD
 

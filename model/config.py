@@ -103,14 +103,14 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         intermediate_size=_get(raw, "intermediate_size", int),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=_get(raw, "num_key_value_heads", int, num_heads),
-        head_dim=_get(raw, "head_dim", int, default_head_dim),
-        rms_norm_eps=_get(raw, "rms_norm_eps", float, 1e-6),
+        num_kv_heads=_get(raw, "num_key_value_heads", int, default=num_heads),
+        head_dim=_get(raw, "head_dim", int, default=default_head_dim),
+        rms_norm_eps=_get(raw, "rms_norm_eps", float, default=1e-6),
         rope=read_rope_config(raw),
         max_position_embeddings=_get(raw, "max_position_embeddings", int),
-        is_tied=_get(raw, "tie_word_embeddings", bool, False),
+        is_tied=_get(raw, "tie_word_embeddings", bool, default=False),
         has_qk_norm=is_qwen3,
-        has_attention_bias=_get(raw, "attention_bias", bool, False),
+        has_attention_bias=_get(raw, "attention_bias", bool, default=False),
         eos_token_ids=eos_token_ids,
         dtype=_dtype(raw),
     )
@@ -128,7 +128,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _get(raw: dict[str, Any], key: str, kind: type[T], default: T | None = None) -> T:
+def _get(raw: dict[str, Any], key: str, kind: type[T], *, default: T | None = None) -> T:
     """Return ``raw[key]``, checked to be of ``kind``; the default where it is missing or null."""
     value = raw.get(key)
     if value is None:

@@ -8,8 +8,8 @@ Shapes: T packed tokens, R rows, E hidden, I intermediate, V vocabulary.
 from typing import ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import silu
 
 from model.attention import Attention
 from model.config import ModelConfig
@@ -33,16 +33,14 @@ class GatedMlp(nn.Module):
     def forward(self, hidden_TE: torch.Tensor) -> torch.Tensor:
         """Return the layer's output, as large as hidden_TE."""
         gate_TI, up_TI = self.gate_up_proj(hidden_TE).split(self.intermediate_size, -1)
-        output: torch.Tensor = self.down_proj(F.silu(gate_TI).mul_(up_TI))
+        output: torch.Tensor = self.down_proj(silu(gate_TI).mul_(up_TI))
         return output
 
 
 class DecoderLayer(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual."""
 
-    def __init__(
-        self, config: ModelConfig, attention: Attention, *, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: ModelConfig, attention: Attention, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.attention_norm = RmsNorm(config.hidden_size, config.rms_norm_eps, dtype=dtype)
         self.attention = attention
@@ -73,7 +71,8 @@ class CausalLM(nn.Module):
         self.head = OutputHead(config.hidden_size, config.vocab_size, dtype=dtype)
         if config.is_tied:
             self.head.tie(self.embedding)
-        self.register_buffer("inv_freq_F", inverse_frequencies(config.rope, config.head_dim), persistent=False)
+        inv_freq_F = inverse_frequencies(config.rope, config.head_dim)
+        self.register_buffer("inv_freq_F", inv_freq_F, persistent=False)
 
     def forward(
         self, input_ids_T: torch.Tensor, positions_T: torch.Tensor, context: ForwardContext
@@ -92,7 +91,7 @@ class CausalLM(nn.Module):
         step = StepInputs(
             context=context,
             plan=context.backend.plan(context),
-            angles=rope_angles(positions_T, self.inv_freq_F, hidden_TE.dtype),
+            angles=rope_angles(positions_T, self.inv_freq_F, dtype=hidden_TE.dtype),
         )
         for layer in self.layers:
             layer(hidden_TE, step)

@@ -4,8 +4,8 @@ Knows nothing about where weights come from. Shapes: T tokens, R rows, V vocabul
 """
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import embedding
 
 from model.linear import Linear
 
@@ -19,12 +19,12 @@ class Embedding(nn.Module):
 
     def forward(self, input_ids_T: torch.Tensor) -> torch.Tensor:
         """Return hidden_TE."""
-        return F.embedding(input_ids_T, self.weight)
+        return embedding(input_ids_T, self.weight)
 
 
 class OutputHead(Linear):
     """Hidden states to logits, with a weight of its own or the embedding table's."""
 
-    def tie(self, embedding: Embedding) -> None:
+    def tie(self, table: Embedding) -> None:
         """Take the embedding table as weight; packing leaves the table itself as it is."""
-        self.weight = embedding.weight
+        self.weight = table.weight

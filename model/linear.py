@@ -4,8 +4,8 @@ Knows nothing about where weights come from. Shapes: T rows, I inputs, O outputs
 """
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import linear
 
 from kernels.cpu_linear import can_pack, linear_packed, pack_weight
 
@@ -38,4 +38,4 @@ class Linear(nn.Module):
         if self.packed is not None:
             return linear_packed(x_TI, self.packed, self.bias)
         assert self.weight is not None
-        return F.linear(x_TI, self.weight, self.bias)
+        return linear(x_TI, self.weight, self.bias)

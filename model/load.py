@@ -39,6 +39,6 @@ def load_model(
     """
     with torch.device(device):
         model = MODEL_CLASSES[config.architecture](config, dtype=dtype)
-    load_weights(model, folder, config, on_progress=on_progress)
+    load_weights(model, folder, on_progress=on_progress)
     model.pack_weights()
     return model.eval()

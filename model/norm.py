@@ -1,8 +1,8 @@
 """Root-mean-square norm over the last dimension. Knows nothing about where it stands in a model."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn.functional import rms_norm
 
 
 class RmsNorm(nn.Module):
@@ -15,4 +15,4 @@ class RmsNorm(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the normalized x, in its dtype."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        return rms_norm(x, self.weight.shape, self.weight, self.eps)

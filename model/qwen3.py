@@ -1,4 +1,4 @@
-"""Qwen3 dense: the shared decoder with a norm on each query and key head.
+"""Qwen3 dense: the shared decoder with a norm on each query and key head, and nothing else.
 
 Shapes: T packed tokens, H query heads, K KV heads, D head dim.
 """
@@ -19,9 +19,7 @@ class Qwen3Attention(Attention):
         self.q_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
         self.k_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
 
-    def normalize(
-        self, q_THD: torch.Tensor, key_TKD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def normalize(self, q_THD: torch.Tensor, key_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return q and k with each head normalized."""
         return self.q_norm(q_THD), self.k_norm(key_TKD)
 

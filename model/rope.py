@@ -39,7 +39,7 @@ def _scale_llama3(inv_freq_F: torch.Tensor, rope: RopeConfig) -> torch.Tensor:
     return (1 - blend_F) * inv_freq_F / rope.factor + blend_F * inv_freq_F
 
 
-def rope_angles(positions_T: torch.Tensor, inv_freq_F: torch.Tensor, dtype: torch.dtype) -> RopeAngles:
+def rope_angles(positions_T: torch.Tensor, inv_freq_F: torch.Tensor, *, dtype: torch.dtype) -> RopeAngles:
     """Return the angles of these absolute positions, computed in float32."""
     freqs_TF = positions_T.float()[:, None] * inv_freq_F
     cos_TF, sin_TF = freqs_TF.cos(), freqs_TF.sin()

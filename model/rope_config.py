@@ -55,7 +55,8 @@ def read_rope_config(raw: dict[str, Any]) -> RopeConfig:
         return RopeConfig()
     fields = fields or {}
     theta = _number(fields if fields.get("rope_theta") is not None else raw, "rope_theta")
-    if (partial := fields.get("partial_rotary_factor", raw.get("partial_rotary_factor"))) not in (None, 1, 1.0):
+    partial = fields.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if partial not in (None, 1.0):
         raise ModelFolderError(f"partial_rotary_factor {partial} is not supported")
     rope_type = fields.get("rope_type") or fields.get("type") or "default"
     if rope_type != "llama3":
