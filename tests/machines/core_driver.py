@@ -1,0 +1,298 @@
+"""Drives a scheduler core and a naive worker together, and asserts what the contract promises.
+
+Keeps its own books from plans and outputs alone: which blocks each request was given, which rows are in
+flight, which tokens came. Knows nothing about how the core decides; every request's output is compared
+to that of the same request run alone.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from scheduler_svc.core.plan import Admission, FinishedRequest, StepOutputs, StepPlan
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.types import CoreLimits, FinishReason, Request, SamplingParams
+from tests.machines.naive_worker import NaiveWorker, run_alone
+
+MakeScheduler = Callable[[CoreLimits], Scheduler]
+
+
+def make_checked_scheduler(limits: CoreLimits) -> Scheduler:
+    """Make the core as it is, checking itself after every call."""
+    return Scheduler(limits, is_checked=True)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tracked:
+    """One request in the driver's books."""
+
+    request: Request
+    lane: int = -1
+    blocks: list[int] = field(default_factory=list)
+    output: list[int] = field(default_factory=list)
+    num_admissions: int = 0
+    ended: FinishedRequest | None = None
+
+    def expected_output(self) -> list[int]:
+        """Generate alone up to the present limit."""
+        prompt = self.request.prompt_token_ids.tolist()
+        return run_alone(prompt, self.request.max_total_tokens - len(prompt), self.request.sampling)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """A plan as it was when it came, and whose its sampling and other rows are."""
+
+    plan: StepPlan
+    copy: list[object]
+    row_handles: tuple[int, ...]
+    sampling_handles: tuple[int, ...]
+
+
+def _plain(plan: StepPlan) -> list[object]:
+    values: list[object] = []
+    for item in (plan, *plan.admissions):
+        for each in fields(item):
+            value = getattr(item, each.name)
+            values.append(value.tolist() if isinstance(value, np.ndarray) else value)
+    return values
+
+
+class CoreDriver:
+    """A core, a worker, and the books between them."""
+
+    def __init__(self, limits: CoreLimits, make_scheduler: MakeScheduler = make_checked_scheduler) -> None:
+        self.limits = limits
+        self.core = make_scheduler(limits)
+        self.requests: dict[int, Tracked] = {}
+        self.in_flight: deque[InFlight] = deque()
+        self.worker = NaiveWorker(limits, self._salt_of)
+        self.num_preemptions = 0
+
+    def _salt_of(self, handle: int) -> str:
+        return self.requests[handle].request.cache_salt
+
+    @property
+    def live_handles(self) -> list[int]:
+        """Handles of all requests that have not ended."""
+        return [handle for handle, tracked in self.requests.items() if tracked.ended is None]
+
+    def add(
+        self,
+        prompt_token_ids: list[int],
+        *,
+        max_tokens: int | None = None,
+        sampling: SamplingParams | None = None,
+        cache_salt: str = "",
+        runs_ahead: bool = True,
+    ) -> int:
+        """Add a request that fits and return its handle."""
+        handle = len(self.requests) + 1
+        request = Request(
+            request_id=f"r{handle}",
+            prompt_token_ids=np.array(prompt_token_ids, np.int32),
+            sampling=sampling or SamplingParams(),
+            max_tokens=max_tokens,
+            cache_salt=cache_salt,
+            runs_ahead=runs_ahead,
+            owner=handle % 3,
+            handle=handle,
+        )
+        self.core.add(request)
+        self.requests[handle] = Tracked(request=request)
+        self.check()
+        return handle
+
+    def finish(
+        self, handle: int, reason: FinishReason, num_tokens: int | None = None
+    ) -> FinishedRequest | None:
+        """Finish a request in any state; an ended one must stay as it is."""
+        tracked = self.requests[handle]
+        was_ended = tracked.ended
+        finished = self.core.finish(tracked.request.request_id, reason, num_tokens)
+        if was_ended:
+            assert finished is None, f"request {handle} ended twice"
+        else:
+            assert finished is not None, f"live request {handle} is unknown"
+            assert finished.reason is reason
+            assert finished.num_output_tokens == (len(tracked.output) if num_tokens is None else num_tokens)
+            self._end(finished)
+        self.check()
+        return finished
+
+    def schedule(self) -> StepPlan | None:
+        """Ask for the next plan and send it."""
+        plan = self.core.schedule()
+        if plan is not None:
+            self._take_plan(plan)
+        self.check()
+        return plan
+
+    def _take_plan(self, plan: StepPlan) -> None:
+        lanes = {tracked.lane: handle for handle, tracked in self.requests.items() if tracked.lane >= 0}
+        for lane in plan.released_lanes.tolist():
+            self._release(self.requests[lanes.pop(lane)])
+        for admission in plan.admissions:
+            lanes[admission.lane] = admission.handle
+            self._admit(admission)
+        for lane, block_id in zip(plan.append_lanes.tolist(), plan.append_block_ids.tolist(), strict=True):
+            self.requests[lanes[lane]].blocks.append(block_id)
+        row_handles = tuple(lanes[lane] for lane in plan.row_lanes.tolist())
+        for handle in row_handles:
+            self._check_row(handle)
+        samples = zip(row_handles, plan.row_samples.tolist(), strict=True)
+        sampling_handles = tuple(handle for handle, is_sampling in samples if is_sampling)
+        self.in_flight.append(
+            InFlight(plan=plan, copy=_plain(plan), row_handles=row_handles, sampling_handles=sampling_handles)
+        )
+
+    def _release(self, tracked: Tracked) -> None:
+        tracked.lane = -1
+        if tracked.ended:
+            return
+        self.num_preemptions += 1
+        mine, tracked.blocks = tracked.blocks, []
+        assert set(mine) - self.held_blocks(), "a request was preempted that frees no block"
+
+    def _admit(self, admission: Admission) -> None:
+        tracked = self.requests[admission.handle]
+        request = tracked.request
+        assert tracked.ended is None, "an ended request is admitted"
+        assert tracked.lane < 0, "a running request is admitted"
+        assert not self._has_row_in_flight(admission.handle), "admitted again with a row in flight"
+        assert admission.token_ids.tolist() == [*request.prompt_token_ids.tolist(), *tracked.output]
+        assert admission.num_prompt_tokens == len(request.prompt_token_ids)
+        assert admission.owner == request.owner
+        assert admission.sampling is request.sampling
+        assert admission.is_first == (tracked.num_admissions == 0)
+        tracked.num_admissions += 1
+        tracked.lane = admission.lane
+        tracked.blocks = admission.block_ids.tolist()
+
+    def _has_row_in_flight(self, handle: int) -> bool:
+        return any(handle in step.row_handles for step in self.in_flight)
+
+    def _check_row(self, handle: int) -> None:
+        tracked = self.requests[handle]
+        assert tracked.ended is None, "an ended request gets a row"
+        is_allowed = tracked.request.runs_ahead or not self._has_row_in_flight(handle)
+        assert is_allowed, "a request that does not run ahead has two rows in flight"
+
+    def update(self) -> StepOutputs:
+        """Run the oldest step in flight and fold its result in."""
+        step = self.in_flight.popleft()
+        assert _plain(step.plan) == step.copy, "a plan changed after it was returned"
+        result = self.worker.execute(step.plan)
+        expected = [
+            (self.requests[handle].request.owner, handle, token)
+            for handle, token in zip(step.sampling_handles, result.token_ids.tolist(), strict=True)
+            if self.requests[handle].ended is None
+        ]
+        outputs = self.core.update(result)
+        found = zip(
+            outputs.owners.tolist(), outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True
+        )
+        assert sorted(found) == sorted(expected), "tokens of live requests, each once"
+        self._take_outputs(outputs)
+        self.check()
+        return outputs
+
+    def _take_outputs(self, outputs: StepOutputs) -> None:
+        must_end = set()
+        for handle, token in zip(outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True):
+            tracked = self.requests[handle]
+            tracked.output.append(token)
+            expected = tracked.expected_output()
+            assert tracked.output == expected[: len(tracked.output)], "not what it gets alone"
+            if len(tracked.output) == len(expected):
+                must_end.add(handle)
+        assert {finished.handle for finished in outputs.finished} == must_end, "who ends with this step"
+        for finished in outputs.finished:
+            self._check_natural_end(finished)
+            self._end(finished)
+
+    def _check_natural_end(self, finished: FinishedRequest) -> None:
+        tracked = self.requests[finished.handle]
+        last = tracked.output[-1]
+        if last in tracked.request.sampling.stop_token_ids:
+            assert finished.reason is FinishReason.STOP_TOKEN
+            assert finished.matched_stop_token_id == last
+        else:
+            assert finished.reason is FinishReason.LENGTH
+            assert finished.matched_stop_token_id is None
+        assert finished.num_output_tokens == len(tracked.output)
+
+    def _end(self, finished: FinishedRequest) -> None:
+        tracked = self.requests[finished.handle]
+        assert tracked.ended is None, f"request {finished.handle} ended twice"
+        assert finished.request_id == tracked.request.request_id
+        assert finished.owner == tracked.request.owner
+        tracked.ended = finished
+        tracked.blocks = []
+
+    def reset(self, limits: CoreLimits) -> tuple[FinishedRequest, ...]:
+        """End the worker epoch: steps in flight are lost, a new worker comes."""
+        self.limits = limits
+        self.in_flight.clear()
+        self.worker = NaiveWorker(limits, self._salt_of)
+        for tracked in self.requests.values():
+            tracked.lane, tracked.blocks = -1, []
+        ended = self.core.reset(limits)
+        for finished in ended:
+            self._check_end_by_reset(finished)
+            self._end(finished)
+        self.check()
+        return ended
+
+    def _check_end_by_reset(self, finished: FinishedRequest) -> None:
+        tracked, limits = self.requests[finished.handle], self.limits
+        num_prompt_tokens, max_tokens = tracked.request.num_prompt_tokens, tracked.request.max_tokens
+        most = min(limits.max_model_len, limits.num_blocks * limits.block_size)
+        if finished.reason is FinishReason.LENGTH:
+            assert num_prompt_tokens < most <= num_prompt_tokens + len(tracked.output)
+        elif finished.reason is FinishReason.DOES_NOT_FIT:
+            assert num_prompt_tokens + (max_tokens or 1) > most
+            assert str(limits.max_model_len) in finished.message
+        else:
+            assert finished.reason is FinishReason.WORKER_LOST
+            assert tracked.num_admissions > 3, "tried again three times"
+            assert finished.message
+        assert finished.num_output_tokens == len(tracked.output)
+
+    def held_blocks(self) -> set[int]:
+        """Blocks that plans gave to requests that still run."""
+        return {block for tracked in self.requests.values() for block in tracked.blocks}
+
+    def check(self) -> None:
+        """Compare the core's books to the driver's."""
+        state = self.core.state()
+        num_held = len(self.held_blocks())
+        assert state.num_blocks == self.limits.num_blocks
+        assert state.num_free_blocks + state.num_cached_blocks + num_held == self.limits.num_blocks
+        assert state.num_waiting + state.num_running + state.num_preempted == len(self.live_handles)
+        assert state.num_steps_in_flight == self.core.num_steps_in_flight == len(self.in_flight)
+
+    def fill(self, depth: int) -> None:
+        """Plan as far ahead as may be."""
+        while len(self.in_flight) < depth and self.schedule() is not None:
+            pass
+
+    def drain(self, depth: int) -> None:
+        """Run until nothing is left to do, within a bounded number of steps; then nothing is held."""
+        remaining = sum(1 + self.requests[handle].request.max_total_tokens for handle in self.live_handles)
+        for _ in range(8 * depth * (remaining + 2)):
+            is_at_rest, has_work = not self.in_flight, bool(self.live_handles)
+            self.fill(depth)
+            if is_at_rest and has_work:
+                assert any(step.row_handles for step in self.in_flight), "nothing runs, nor is due"
+            if not self.in_flight:
+                break
+            self.update()
+        assert not self.in_flight, "steps without end"
+        assert not self.live_handles, "requests are stuck"
+        assert not self.worker.lanes, "the worker holds lanes"
+        assert (
+            self.core.state().num_free_blocks + self.core.state().num_cached_blocks == self.limits.num_blocks
+        )

@@ -1,0 +1,188 @@
+"""The Hypothesis state machine over the whole core: anything may happen in any order.
+
+Draws what happens; core_driver.py carries it out and asserts. Knows nothing about how the core decides.
+The faulty cores of test_planted_faults.py run under this same machine.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from scheduler_svc.core.scheduler import Scheduler
+from scheduler_svc.core.types import CoreLimits, FinishReason, Request, SamplingParams
+from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, QueueFullError
+from tests.machines.core_driver import CoreDriver, make_checked_scheduler
+from tests.machines.naive_worker import STOP_IDS, VOCABULARY
+
+FIRST_HISTORY = [1, 65_537, 2, 1, 1, 3, 65_537, 1, 2, 2, 7, 1]
+"""What prompts share before any request has run."""
+OUTSIDE_REASONS = (
+    FinishReason.STOP_STRING,
+    FinishReason.ABORT,
+    FinishReason.DISCONNECT,
+    FinishReason.DEADLINE,
+    FinishReason.SLOW_CONSUMER,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A request as drawn, before it is cut to what fits."""
+
+    history: int
+    num_shared: int
+    tail: list[int]
+    max_tokens: int | None
+    sampling: SamplingParams
+    cache_salt: str
+    runs_ahead: bool
+
+
+WISHES = st.builds(
+    Wish,
+    history=st.integers(0, 9),
+    num_shared=st.integers(0, 16),
+    tail=st.lists(st.sampled_from(VOCABULARY), max_size=5),
+    max_tokens=st.sampled_from([None, 9, 12, 1, 2, 5, 16]),
+    sampling=st.builds(
+        SamplingParams,
+        seed=st.integers(0, 3),
+        stop_token_ids=st.sampled_from([(), (), STOP_IDS[:1], STOP_IDS]),
+        min_tokens=st.sampled_from([0, 0, 3]),
+    ),
+    cache_salt=st.sampled_from(["", "", "", "a", "b"]),
+    runs_ahead=st.sampled_from([True, True, True, False]),
+)
+
+
+@st.composite
+def core_limits(draw: st.DrawFn) -> CoreLimits:
+    """Draw limits so small that blocks, lanes and tokens run out all the time."""
+    max_num_seqs = draw(st.sampled_from([4, 3, 2, 6, 1]))
+    return CoreLimits(
+        block_size=draw(st.sampled_from([2, 3, 1, 4])),
+        num_blocks=draw(st.integers(3, 12)),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + draw(st.integers(0, 8)),
+        max_model_len=draw(st.sampled_from([24, 16, 9, 40])),
+        max_num_waiting=8,
+    )
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """Adds, finishes, schedules ahead, folds late, loses epochs; at the end all must come to rest."""
+
+    def make_scheduler(self, limits: CoreLimits) -> Scheduler:
+        """Make the core under test; faulty machines override this."""
+        return make_checked_scheduler(limits)
+
+    @initialize(limits=core_limits(), depth=st.sampled_from([2, 3, 4, 1]))
+    def start(self, limits: CoreLimits, depth: int) -> None:
+        """Begin an epoch."""
+        self.driver = CoreDriver(limits, self.make_scheduler)
+        self.depth = depth
+
+    @rule(wishes=st.lists(WISHES, min_size=1, max_size=4))
+    def add(self, wishes: list[Wish]) -> None:
+        """Add requests that fit, cutting what does not; one that finds the queue full is refused."""
+        for wish in wishes:
+            if self.driver.core.state().num_waiting < self.driver.limits.max_num_waiting:
+                self._add(wish)
+            else:
+                with pytest.raises(QueueFullError, match="8 requests wait"):
+                    self._add(wish)
+
+    def _add(self, wish: Wish) -> None:
+        limits = self.driver.limits
+        most = min(limits.max_model_len, limits.num_blocks * limits.block_size)
+        history = self._history(wish.history)
+        prompt = ([*history[: wish.num_shared], *wish.tail] or [1])[: most - 1]
+        self.driver.add(
+            prompt,
+            max_tokens=None if wish.max_tokens is None else min(wish.max_tokens, most - len(prompt)),
+            sampling=wish.sampling,
+            cache_salt=wish.cache_salt,
+            runs_ahead=wish.runs_ahead,
+        )
+
+    def _history(self, index: int) -> list[int]:
+        """Give all that a request gets, as the next prompt of a chat does; or what all may share."""
+        handle = len(self.driver.requests) - index
+        if index == 0 or handle < 1:
+            return FIRST_HISTORY
+        tracked = self.driver.requests[handle]
+        return [*tracked.request.prompt_token_ids.tolist(), *tracked.expected_output()]
+
+    @precondition(lambda self: self.driver.requests)
+    @rule(
+        index=st.integers(0, 20),
+        is_live=st.sampled_from([True, True, True, False]),
+        reason=st.sampled_from(OUTSIDE_REASONS),
+        num_dropped=st.integers(0, 2),
+    )
+    def finish(self, index: int, is_live: bool, reason: FinishReason, num_dropped: int) -> None:
+        """Finish a request wherever it stands, ended ones too."""
+        handles = (is_live and self.driver.live_handles) or list(self.driver.requests)
+        handle = handles[index % len(handles)]
+        num_output_tokens = len(self.driver.requests[handle].output)
+        is_stop_string = reason is FinishReason.STOP_STRING
+        self.driver.finish(
+            handle, reason, max(0, num_output_tokens - num_dropped) if is_stop_string else None
+        )
+
+    @precondition(lambda self: self.driver.live_handles)
+    @rule(index=st.integers(0, 20), excess=st.integers(1, 3))
+    def misuse(self, index: int, excess: int) -> None:
+        """Use a live id again, ask for what can never fit, end what was never added: all change nothing."""
+        handles = self.driver.live_handles
+        live_id = self.driver.requests[handles[index % len(handles)]].request.request_id
+        with pytest.raises(DuplicateRequestError, match=live_id):
+            self.driver.core.add(self._request(live_id, max_tokens=1))
+        if self.driver.core.state().num_waiting < self.driver.limits.max_num_waiting:
+            large = self._request("large", max_tokens=self.driver.limits.max_model_len - 1 + excess)
+            with pytest.raises(InvalidRequestError, match=f"must fit {self.driver.limits.max_model_len} "):
+                self.driver.core.add(large)
+        assert self.driver.core.finish("r", FinishReason.ABORT) is None
+        self.driver.check()
+
+    def _request(self, request_id: str, *, max_tokens: int) -> Request:
+        return Request(
+            request_id=request_id,
+            prompt_token_ids=np.array([1], np.int32),
+            sampling=SamplingParams(),
+            max_tokens=max_tokens,
+        )
+
+    @precondition(lambda self: len(self.driver.in_flight) < self.depth)
+    @rule()
+    def schedule(self) -> None:
+        """Plan one step ahead."""
+        self.driver.schedule()
+
+    @precondition(lambda self: self.driver.in_flight)
+    @rule(num_steps=st.integers(1, 4))
+    def update(self, num_steps: int) -> None:
+        """Fold the oldest results in, late as they are."""
+        for _ in range(min(num_steps, len(self.driver.in_flight))):
+            self.driver.update()
+
+    @rule(num_steps=st.integers(1, 16))
+    def run(self, num_steps: int) -> None:
+        """Go on for a while as an engine does: as far ahead as may be."""
+        for _ in range(num_steps):
+            self.driver.fill(self.depth)
+            if self.driver.in_flight:
+                self.driver.update()
+
+    @rule(limits=st.none() | core_limits())
+    def reset(self, limits: CoreLimits | None) -> None:
+        """Lose the worker; another one comes, the same, smaller or larger."""
+        self.driver.reset(limits or self.driver.limits)
+
+    def teardown(self) -> None:
+        """Come to rest with nothing held."""
+        if hasattr(self, "driver"):
+            self.driver.drain(self.depth)
