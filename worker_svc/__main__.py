@@ -1,0 +1,70 @@
+"""Starts the worker service: flags and environment in, a frozen configuration out, then serve.
+
+Nobody else reads flags or environment. Run it alone or under torchrun, which sets RANK, WORLD_SIZE
+and LOCAL_RANK. Knows nothing about models or steps.
+"""
+
+import logging
+import os
+import signal
+
+import typer
+
+from worker_svc.config import WorkerConfig
+from worker_svc.errors import ConfigError, StartupError
+from worker_svc.flags import check_environment, config_command
+from worker_svc.tp.group import TpGroup, make_tp_group
+
+PREFIX = "STEPWIRE_WORKER_"
+GRPC_ENVIRONMENT = {
+    # Forks are none of ours; the support costs threads and locks.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+    # The older event engine: 0.12-0.15 ms a round trip of 100 B under uvloop, against 0.25 ms.
+    "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
+}
+
+
+def main() -> None:
+    """Run the command line."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    settings = {"auto_envvar_prefix": PREFIX.removesuffix("_")}
+    app.command(context_settings=settings, help=__doc__)(config_command(WorkerConfig, _run))
+    try:
+        check_environment(WorkerConfig, PREFIX, os.environ)
+        app(prog_name="python -m worker_svc")
+    except StartupError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(1) from None
+
+
+def _run(config: WorkerConfig) -> None:
+    """Serve; what needs the environment is imported after it is set."""
+    group = _tp_group(config)
+    for name, value in GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Until the server handles it, Ctrl-C just ends the process, also in the middle of a load.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from worker_svc.start import start_worker  # noqa: PLC0415
+
+    start_worker(config, group)
+
+
+def _tp_group(config: WorkerConfig) -> TpGroup:
+    return make_tp_group(
+        config.device,
+        rank=_environment_number("RANK", 0),
+        size=_environment_number("WORLD_SIZE", 1),
+        local_rank=_environment_number("LOCAL_RANK", 0),
+    )
+
+
+def _environment_number(name: str, default: int) -> int:
+    value = os.environ.get(name, str(default))
+    if not value.isdecimal():
+        raise ConfigError(f"{name} is {value!r}, but must be a number, as torchrun sets it")
+    return int(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The worker service's one frozen configuration, checked when it is made.
+
+Each field's docstring is the help text of its flag. Knows nothing about flags or the environment
+(``__main__.py`` reads both) and nothing about models: whether the folder is sound is found at start.
+"""
+
+from dataclasses import dataclass
+
+from worker_svc.errors import ConfigError
+
+MAX_STEPS_IN_FLIGHT = 4
+LOG_LEVELS = ("debug", "info", "warning", "error")
+DEVICES = ("cpu", "cuda")
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerConfig:
+    """All options of the worker service."""
+
+    model: str
+    """Model folder in Hugging Face format, or a hub id where the machine reaches a hub."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = 50061
+    """Port to listen on. 0 picks a free one; the start-up line tells it."""
+    device: str = "cpu"
+    """What to compute on: cpu or cuda."""
+    dtype: str = "auto"
+    """Of weights and KV cache: float32, bfloat16, float16; auto: float32 on cpu, the checkpoint's on cuda."""
+    attention_backend: str = "torch"
+    """Which kernels compute attention: torch."""
+    block_size: int = 16
+    """Tokens a block of the KV cache holds."""
+    num_blocks: int = 0
+    """Blocks of the KV cache. 0: as many as --kv-cache-gib holds."""
+    kv_cache_gib: float = 2.0
+    """Size of the KV cache in GiB, unless --num-blocks is given."""
+    max_num_seqs: int = 64
+    """Most requests that run at once: lanes, and rows of one step."""
+    max_num_batched_tokens: int = 2048
+    """Most tokens of one step; at least --max-num-seqs, so that every running request can go on."""
+    max_model_len: int = 0
+    """Most tokens of one request, prompt and output. 0: the model's, lowered to what the KV cache holds."""
+    torch_threads: int = 0
+    """Threads that torch computes with on the CPU. 0: torch's own choice."""
+    max_steps_in_flight: int = MAX_STEPS_IN_FLIGHT
+    """Steps that the engine may send ahead of their results."""
+    max_message_mib: int = 64
+    """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
+    log_level: str = "info"
+    """Least severe messages to log: debug, info, warning or error."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no worker could run under."""
+        self._check_names()
+        self._check_range("port", 0, 65535)
+        self._check_range("block_size", 1, 1024)
+        self._check_range("max_num_seqs", 1, 65536)
+        self._check_range("max_num_batched_tokens", self.max_num_seqs, 2**24)
+        self._check_range("max_steps_in_flight", 1, MAX_STEPS_IN_FLIGHT)
+        self._check_range("max_message_mib", 1, 2047)
+        self._check_range("torch_threads", 0, 1024)
+        for option in ("num_blocks", "max_model_len"):
+            self._check_range(option, 0, 2**31 - 1)
+        if not 0 < self.kv_cache_gib < 2**20:
+            raise _error("kv_cache_gib", self.kv_cache_gib, "be above 0 and finite")
+
+    def _check_names(self) -> None:
+        if not self.model:
+            raise _error("model", self.model, "name a model folder or a hub id")
+        if not self.host:
+            raise _error("host", self.host, "name an address to listen on")
+        for option, names in (("device", DEVICES), ("dtype", DTYPES), ("log_level", LOG_LEVELS)):
+            if getattr(self, option) not in names:
+                raise _error(option, getattr(self, option), f"be one of {', '.join(names)}")
+
+    def _check_range(self, option: str, low: int, high: int) -> None:
+        value = getattr(self, option)
+        if not low <= value <= high:
+            raise _error(option, value, f"be in [{low}, {high}]")
+
+
+def _error(option: str, value: object, limit: str) -> ConfigError:
+    return ConfigError(f"--{option.replace('_', '-')} is {value!r}, but must {limit}")

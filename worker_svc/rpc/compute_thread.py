@@ -1,0 +1,152 @@
+"""The one thread that computes steps, so that the asyncio loop stays free for heartbeats.
+
+Jobs are taken strictly in order. Steps of a closed epoch are dropped unseen; all lanes are forgotten
+when an epoch is closed and again before the first step of another. Results and failures go back
+through callbacks. Knows nothing about gRPC or tensors.
+"""
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from worker_svc.batch.step import Step, StepResult
+from worker_svc.errors import ProtocolError, StepFailedError, WorkerError
+from worker_svc.runner.step_executor import PendingStep, StepExecutor
+
+_logger = logging.getLogger(__name__)
+
+
+class StepEpoch:
+    """One life of the step stream, as the compute thread sees it.
+
+    Args:
+        on_result: Called in the compute thread with each result, in step order.
+        on_failure: Called in the compute thread, at most once; nothing follows.
+    """
+
+    def __init__(
+        self, *, on_result: Callable[[StepResult], object], on_failure: Callable[[WorkerError], object]
+    ) -> None:
+        self._on_result = on_result
+        self._on_failure = on_failure
+        self._is_open = True
+        # Held while a callback runs: once close() has returned, no callback is called any more.
+        self._lock = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether steps of this epoch are still computed."""
+        return self._is_open
+
+    def close(self) -> None:
+        """Drop what is queued and be silent from now on. Callable from any thread, and repeatedly."""
+        with self._lock:
+            self._is_open = False
+
+    def deliver(self, result: StepResult) -> None:
+        """Hand a result over, unless the epoch is closed."""
+        with self._lock:
+            if self._is_open:
+                self._on_result(result)
+
+    def fail(self, error: WorkerError) -> None:
+        """Hand the failure over and close the epoch."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                self._on_failure(error)
+
+
+_Job = tuple[StepEpoch, Step | None]  # no step: the epoch was closed
+
+
+class ComputeThread:
+    """Runs a StepExecutor in a thread of its own."""
+
+    def __init__(self, executor: StepExecutor) -> None:
+        self._executor = executor
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._pending: deque[tuple[StepEpoch, PendingStep]] = deque()
+        # A daemon, so that a step that hangs in a device call cannot keep the process alive.
+        self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._epoch: StepEpoch | None = None
+        self._num_steps = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps computed since the start."""
+        return self._num_steps
+
+    @property
+    def num_lanes_held(self) -> int:
+        """Lanes held now; a step that runs meanwhile may change it."""
+        return self._executor.num_lanes_held
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_seconds: float) -> bool:
+        """Let the step that runs end, then stop. Blocks.
+
+        Returns:
+            Whether the thread ended in time.
+        """
+        self._jobs.put(None)
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def submit(self, epoch: StepEpoch, step: Step) -> None:
+        """Queue a step. An epoch's first step implies that every earlier epoch is closed."""
+        self._jobs.put((epoch, step))
+
+    def close_epoch(self, epoch: StepEpoch) -> None:
+        """Close the epoch now and have its lanes forgotten. May be called again and late."""
+        epoch.close()
+        self._jobs.put((epoch, None))
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._begin(*job)
+            while self._pending and (
+                len(self._pending) > self._executor.num_steps_ahead or self._jobs.empty()
+            ):
+                self._finish_oldest()
+
+    def _begin(self, epoch: StepEpoch, step: Step | None) -> None:
+        if step is None:
+            if epoch is self._epoch:
+                self._change_epoch(None)
+        elif epoch.is_open:
+            if epoch is not self._epoch:
+                self._change_epoch(epoch)
+            try:
+                self._pending.append((epoch, self._executor.launch(step)))
+            except Exception as error:
+                self._fail(epoch, step.step_id, error)
+
+    def _change_epoch(self, epoch: StepEpoch | None) -> None:
+        # What is still pending belongs to a closed epoch: the device works it off in order, unread.
+        self._pending.clear()
+        self._executor.start_epoch()
+        self._epoch = epoch
+
+    def _finish_oldest(self) -> None:
+        epoch, pending = self._pending.popleft()
+        try:
+            result = pending.finish()
+        except Exception as error:
+            self._fail(epoch, pending.step_id, error)
+        else:
+            self._num_steps += 1
+            epoch.deliver(result)
+
+    def _fail(self, epoch: StepEpoch, step_id: int, error: Exception) -> None:
+        """End the epoch: whatever a step raises, the thread lives on for the next one."""
+        _logger.error("step %d failed", step_id, exc_info=error)
+        if isinstance(error, ProtocolError):
+            epoch.fail(error)
+        else:
+            epoch.fail(StepFailedError(f"step {step_id} failed: {type(error).__name__}: {error}"))

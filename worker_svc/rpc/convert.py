@@ -1,0 +1,147 @@
+"""Protobuf to plain values and back.
+
+Arrays are views of the message's bytes: int32 or float32, little-endian. Checks that bytes are whole
+arrays and nothing else: what the values mean is for the sequence table to check.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from stepwire.worker.v1 import worker_service_pb2 as pb
+
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.step import (
+    Admission,
+    BoolArray,
+    Float32Array,
+    Int32Array,
+    LaneSampling,
+    Step,
+    StepResult,
+)
+from worker_svc.errors import ProtocolError
+
+PROTOCOL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What this worker is; the same for every stream."""
+
+    config_hash: str
+    tokenizer_hash: str
+    limits: TableLimits
+    max_steps_in_flight: int
+    device: str
+    dtype: str
+    attention_backend: str
+    tp_size: int
+    versions: Mapping[str, str]
+
+
+def worker_hello(info: WorkerInfo, worker_epoch: int) -> pb.WorkerHello:
+    """Build the worker's hello for one stream."""
+    return pb.WorkerHello(
+        protocol_version=PROTOCOL_VERSION,
+        worker_epoch=worker_epoch,
+        config_hash=info.config_hash,
+        vocab_size=info.limits.vocab_size,
+        tokenizer_hash=info.tokenizer_hash,
+        block_size=info.limits.block_size,
+        num_blocks=info.limits.num_blocks,
+        max_num_seqs=info.limits.max_num_seqs,
+        max_num_batched_tokens=info.limits.max_num_batched_tokens,
+        max_model_len=info.limits.max_model_len,
+        max_steps_in_flight=info.max_steps_in_flight,
+        device=info.device,
+        dtype=info.dtype,
+        attention_backend=info.attention_backend,
+        tp_size=info.tp_size,
+        versions=info.versions,
+    )
+
+
+def step_from_proto(message: pb.Step) -> Step:
+    """Read a step.
+
+    Raises:
+        ProtocolError: if the bytes of a field are no whole array.
+    """
+    return Step(
+        step_id=message.step_id,
+        released_lanes=_int32("released_lanes", message.released_lanes),
+        admissions=tuple(map(_admission_from_proto, message.admissions)),
+        append_lanes=_int32("append_lanes", message.append_lanes),
+        append_block_ids=_int32("append_block_ids", message.append_block_ids),
+        row_lanes=_int32("row_lanes", message.row_lanes),
+        row_num_tokens=_int32("row_num_tokens", message.row_num_tokens),
+        row_samples=_bool("row_samples", message.row_samples),
+    )
+
+
+def result_to_proto(result: StepResult) -> pb.StepResult:
+    """Write a result."""
+    message = pb.StepResult(
+        step_id=result.step_id,
+        token_ids=result.sampled.token_ids.astype("<i4", copy=False).tobytes(),
+        step_time_ns=result.step_time_ns,
+    )
+    if (logprobs := result.sampled.logprobs) is not None:
+        message.logprob_counts = logprobs.counts.astype("<i4", copy=False).tobytes()
+        message.logprob_token_ids = logprobs.token_ids.astype("<i4", copy=False).tobytes()
+        message.logprob_values = logprobs.values.astype("<f4", copy=False).tobytes()
+    return message
+
+
+def _admission_from_proto(message: pb.Admission) -> Admission:
+    return Admission(
+        lane=message.lane,
+        incarnation=message.incarnation,
+        token_ids=_int32("token_ids", message.token_ids),
+        num_prompt_tokens=message.num_prompt_tokens,
+        num_computed_tokens=message.num_computed_tokens,
+        block_ids=_int32("block_ids", message.block_ids),
+        max_total_tokens=message.max_total_tokens,
+        sampling=_sampling_from_proto(message.sampling),
+    )
+
+
+def _sampling_from_proto(message: pb.LaneSampling) -> LaneSampling:
+    return LaneSampling(
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        seed=message.seed,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        repetition_penalty=message.repetition_penalty,
+        bias_token_ids=_int32("bias_token_ids", message.bias_token_ids),
+        bias_values=_float32("bias_values", message.bias_values),
+        stop_token_ids=_int32("stop_token_ids", message.stop_token_ids),
+        min_tokens=message.min_tokens,
+        num_logprobs_plus_one=message.num_logprobs_plus_one,
+    )
+
+
+def _int32(field: str, data: bytes) -> Int32Array:
+    _check_whole(field, data)
+    return np.frombuffer(data, "<i4")
+
+
+def _float32(field: str, data: bytes) -> Float32Array:
+    _check_whole(field, data)
+    return np.frombuffer(data, "<f4")
+
+
+def _bool(field: str, data: bytes) -> BoolArray:
+    values = np.frombuffer(data, np.uint8)
+    if len(values) and values.max() > 1:
+        raise ProtocolError.of(field, int(values.max()), "be 0 or 1 for each row")
+    return values.view(np.bool_)
+
+
+def _check_whole(field: str, data: bytes) -> None:
+    if len(data) % 4:
+        raise ProtocolError.of(f"size of {field} in bytes", len(data), "be a multiple of 4")

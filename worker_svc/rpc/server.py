@@ -1,0 +1,117 @@
+"""Runs the worker's gRPC server: port first, then the model, then steps, until a signal.
+
+Wires the services together; what to load is passed in. Knows nothing about models or steps.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from stepwire.worker.v1 import worker_service_pb2 as pb
+from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
+
+from worker_svc.errors import ConfigError
+from worker_svc.rpc.compute_thread import ComputeThread
+from worker_svc.rpc.convert import WorkerInfo
+from worker_svc.rpc.servicer import LoadedWorker, WorkerServicer
+from worker_svc.runner.step_executor import StepExecutor
+
+_logger = logging.getLogger(__name__)
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
+_MIB = 1024 * 1024
+_STOP_GRACE_SECONDS = 5.0
+
+Load = Callable[[], tuple[WorkerInfo, StepExecutor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """Where to listen and how."""
+
+    host: str
+    port: int
+    max_message_mib: int
+    heartbeat_seconds: float = 1.0
+
+
+def server_options(max_message_mib: int) -> list[tuple[str, int]]:
+    """List the gRPC options of a worker's server."""
+    return [
+        ("grpc.max_receive_message_length", max_message_mib * _MIB),
+        ("grpc.max_send_message_length", max_message_mib * _MIB),
+        # The engine may ping as often as it likes, also between steps.
+        ("grpc.http2.max_ping_strikes", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Two workers on one port would take turns at an engine's streams.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+async def serve(
+    options: ServerOptions, load: Load, *, announce: Callable[[str], None], stop: asyncio.Event | None = None
+) -> None:
+    """Serve until SIGTERM, SIGINT or ``stop``.
+
+    Args:
+        options: Where to listen.
+        load: Loads the model; called once, in a thread, while health says NOT_SERVING.
+        announce: Told one readable line once steps are taken.
+        stop: Ends serving when set.
+
+    Raises:
+        StartupError: if the port cannot be bound or the model cannot be loaded.
+    """
+    server = grpc.aio.server(options=server_options(options.max_message_mib))
+    servicer = WorkerServicer(heartbeat_seconds=options.heartbeat_seconds)
+    pb_grpc.add_WorkerServiceServicer_to_server(servicer, server)
+    health_servicer = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    port = _bind(server, options)
+    await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
+    await server.start()
+    compute: ComputeThread | None = None
+    try:
+        info, executor = await asyncio.to_thread(load)
+        compute = ComputeThread(executor)
+        compute.start()
+        # Not before: while the model loads, nothing needs a graceful end.
+        stopping = _stop_event(stop)
+        servicer.start_serving(LoadedWorker(info=info, compute=compute))
+        await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
+        announce(f"worker listening on {options.host}:{port}")
+        await stopping.wait()
+        _logger.info("stopping")
+        await health_servicer.enter_graceful_shutdown()
+    finally:
+        servicer.stop_serving()
+        await server.stop(_STOP_GRACE_SECONDS)
+        if compute is not None and not await asyncio.to_thread(compute.stop, _STOP_GRACE_SECONDS):
+            _logger.warning("a step still runs: it is given up")
+
+
+def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
+    try:
+        return server.add_insecure_port(f"{options.host}:{options.port}")
+    except RuntimeError as error:
+        raise ConfigError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
+
+
+def _stop_event(stop: asyncio.Event | None) -> asyncio.Event:
+    event = stop or asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, event.set)
+    return event
+
+
+async def _set_health(servicer: health.aio.HealthServicer, status: int) -> None:
+    for name in ("", SERVICE_NAME):
+        await servicer.set(name, status)

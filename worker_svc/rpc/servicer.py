@@ -1,0 +1,118 @@
+"""The gRPC methods of a worker: check, call, reply.
+
+Keeps at most one step stream: a newer engine's supersedes an older one's. Knows nothing about what a
+step does. A silent engine is left alone: it holds nothing that the next engine's hello does not free.
+"""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+from stepwire.worker.v1 import worker_service_pb2 as pb
+from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
+
+from worker_svc.errors import NotReadyError, SupersededError, WorkerError
+from worker_svc.rpc.compute_thread import ComputeThread
+from worker_svc.rpc.convert import WorkerInfo, worker_hello
+from worker_svc.rpc.hello import check_hello, hello_of
+from worker_svc.rpc.status import status_code_of
+from worker_svc.rpc.step_stream import StepStream
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedWorker:
+    """What there is once the weights are loaded."""
+
+    info: WorkerInfo
+    compute: ComputeThread
+
+
+class WorkerServicer(pb_grpc.WorkerServiceServicer):
+    """Serves one worker group. All of it runs on the asyncio loop."""
+
+    def __init__(self, *, heartbeat_seconds: float = 1.0) -> None:
+        self._heartbeat_seconds = heartbeat_seconds
+        self._worker: LoadedWorker | None = None
+        self._reason_not_ready = "the worker still loads the model"
+        self._stream: StepStream | None = None
+        self._fencing_number = 0
+        self._worker_epoch = 0
+
+    def start_serving(self, worker: LoadedWorker) -> None:
+        """Take streams from now on."""
+        self._worker = worker
+
+    def stop_serving(self) -> None:
+        """End the present stream and take no more."""
+        self._worker = None
+        self._reason_not_ready = "the worker stops"
+        if self._stream is not None:
+            self._stream.end(NotReadyError(self._reason_not_ready))
+
+    async def RunSteps(  # noqa: N802
+        self,
+        request_iterator: AsyncIterator[pb.RunStepsRequest],
+        context: Any,
+    ) -> AsyncIterator[pb.RunStepsResponse]:
+        """Check the hello, then run the stream until either side ends it."""
+        try:
+            requests = aiter(request_iterator)
+            hello = hello_of(await anext(requests, None))
+            worker = self._loaded()
+            check_hello(hello, worker.info)
+            stream = self._supersede(hello.fencing_number, worker)
+            # The generator's own end comes late where gRPC drops it half-way: this is on time.
+            context.add_done_callback(lambda _: stream.end(None))
+            worker_epoch = self._worker_epoch
+            _logger.info("epoch %d: engine %d connected", worker_epoch, hello.fencing_number)
+            async for response in stream.responses(worker_hello(worker.info, worker_epoch), requests):
+                yield response
+            _logger.info("epoch %d: the engine closed the stream", worker_epoch)
+        except WorkerError as error:
+            _logger.warning("step stream ended: %s", error)
+            await context.abort(status_code_of(error), str(error))
+
+    async def GetWorkerInfo(  # noqa: N802
+        self, request: pb.GetWorkerInfoRequest, context: Any
+    ) -> pb.GetWorkerInfoResponse:
+        """Tell what this worker is and does."""
+        del request
+        try:
+            worker = self._loaded()
+        except NotReadyError as error:
+            await context.abort(status_code_of(error), str(error))
+        is_streaming = self._stream is not None and not self._stream.is_ended
+        return pb.GetWorkerInfoResponse(
+            hello=worker_hello(worker.info, self._worker_epoch if is_streaming else 0),
+            num_lanes_held=worker.compute.num_lanes_held,
+            num_steps=worker.compute.num_steps,
+        )
+
+    def _loaded(self) -> LoadedWorker:
+        if self._worker is None:
+            raise NotReadyError(self._reason_not_ready)
+        return self._worker
+
+    def _supersede(self, fencing_number: int, worker: LoadedWorker) -> StepStream:
+        """Make the new stream, ending the old one; the same engine may come again."""
+        if fencing_number < self._fencing_number:
+            raise SupersededError(
+                f"fencing_number is {fencing_number}, but must be at least {self._fencing_number}: "
+                "a newer engine has taken over"
+            )
+        if self._stream is not None:
+            self._stream.end(
+                SupersededError(f"superseded by the engine with fencing_number {fencing_number}")
+            )
+        self._fencing_number = fencing_number
+        self._worker_epoch = max(time.time_ns(), self._worker_epoch + 1)
+        self._stream = StepStream(
+            worker.compute,
+            max_steps_in_flight=worker.info.max_steps_in_flight,
+            heartbeat_seconds=self._heartbeat_seconds,
+        )
+        return self._stream

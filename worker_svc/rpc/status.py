@@ -1,0 +1,28 @@
+"""From our exceptions to gRPC status codes, in one table.
+
+Start-up errors never reach a client and have no row. Knows nothing about streams.
+"""
+
+import grpc
+
+from worker_svc.errors import (
+    HelloMismatchError,
+    NotReadyError,
+    ProtocolError,
+    StepFailedError,
+    SupersededError,
+    WorkerError,
+)
+
+STATUS_CODES: dict[type[WorkerError], grpc.StatusCode] = {
+    NotReadyError: grpc.StatusCode.UNAVAILABLE,
+    HelloMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    SupersededError: grpc.StatusCode.ABORTED,
+    ProtocolError: grpc.StatusCode.INTERNAL,
+    StepFailedError: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_code_of(error: WorkerError) -> grpc.StatusCode:
+    """Tell the status code of an error's class."""
+    return STATUS_CODES[type(error)]

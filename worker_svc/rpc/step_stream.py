@@ -1,0 +1,122 @@
+"""One RunSteps stream after the hellos: steps in, results and heartbeats out.
+
+One writer: the generator ``responses``. All else puts messages, or the stream's end, into its queue.
+Lives on the asyncio loop; knows nothing about other streams, fencing or tensors.
+
+    requests ──► _read ──► compute thread ──► _on_result ──┐
+                                             heartbeats ───┼──► queue ──► responses ──► engine
+                              end(error) from outside ─────┘
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from stepwire.worker.v1 import worker_service_pb2 as pb
+
+from worker_svc.batch.step import StepResult
+from worker_svc.errors import ProtocolError, WorkerError
+from worker_svc.rpc.compute_thread import ComputeThread, StepEpoch
+from worker_svc.rpc.convert import result_to_proto, step_from_proto
+
+
+class _StreamEnd:
+    """The last item of the queue; without an error the engine has closed its side."""
+
+    def __init__(self, error: WorkerError | None) -> None:
+        self.error = error
+
+
+class StepStream:
+    """Joins one gRPC stream to one epoch of the compute thread."""
+
+    def __init__(self, compute: ComputeThread, *, max_steps_in_flight: int, heartbeat_seconds: float) -> None:
+        self._compute = compute
+        self._max_steps_in_flight = max_steps_in_flight
+        self._heartbeat_seconds = heartbeat_seconds
+        self._loop = asyncio.get_running_loop()
+        self._outbox: asyncio.Queue[pb.RunStepsResponse | _StreamEnd] = asyncio.Queue()
+        self._epoch = StepEpoch(
+            on_result=lambda result: self._loop.call_soon_threadsafe(self._on_result, result),
+            on_failure=lambda error: self._loop.call_soon_threadsafe(self.end, error),
+        )
+        self._num_in_flight = 0
+        self._num_heartbeats = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._is_ended = False
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the stream takes and sends nothing any more."""
+        return self._is_ended
+
+    async def responses(
+        self, hello: pb.WorkerHello, requests: AsyncIterator[pb.RunStepsRequest]
+    ) -> AsyncIterator[pb.RunStepsResponse]:
+        """Yield what to send, the hello first, until the stream ends.
+
+        Raises:
+            WorkerError: the reason, unless the engine just closed its side.
+        """
+        try:
+            yield pb.RunStepsResponse(hello=hello)
+            if not self._is_ended:
+                self._reader = self._loop.create_task(self._read(requests))
+                self._arm_heartbeat()
+            while True:
+                item = await self._outbox.get()
+                if isinstance(item, _StreamEnd):
+                    break
+                yield item
+            if item.error is not None:
+                raise item.error
+        finally:
+            self.end(None)
+
+    def end(self, error: WorkerError | None) -> None:
+        """End the stream for this reason, unless it has ended; its lanes are forgotten."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._compute.close_epoch(self._epoch)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
+        self._outbox.put_nowait(_StreamEnd(error))
+
+    async def _read(self, requests: AsyncIterator[pb.RunStepsRequest]) -> None:
+        try:
+            async for request in requests:
+                self._take(request)
+        except WorkerError as error:
+            self.end(error)
+        else:
+            self.end(None)
+
+    def _take(self, request: pb.RunStepsRequest) -> None:
+        kind = request.WhichOneof("message")
+        if kind == "step":
+            if self._num_in_flight == self._max_steps_in_flight:
+                limit = f"be at most max_steps_in_flight, {self._max_steps_in_flight}"
+                raise ProtocolError.of("steps in flight", self._num_in_flight + 1, limit)
+            step = step_from_proto(request.step)
+            self._num_in_flight += 1
+            self._compute.submit(self._epoch, step)
+        elif kind != "heartbeat":
+            raise ProtocolError.of("message", kind, "be a step or a heartbeat after the hello")
+
+    def _on_result(self, result: StepResult) -> None:
+        self._num_in_flight -= 1
+        self._outbox.put_nowait(pb.RunStepsResponse(result=result_to_proto(result)))
+
+    def _beat(self) -> None:
+        # Where messages wait to be written the engine does not read, and more would only pile up.
+        if self._outbox.empty():
+            self._num_heartbeats += 1
+            beat = pb.Heartbeat(sequence=self._num_heartbeats)
+            self._outbox.put_nowait(pb.RunStepsResponse(heartbeat=beat))
+        self._arm_heartbeat()
+
+    def _arm_heartbeat(self) -> None:
+        self._timer = self._loop.call_later(self._heartbeat_seconds, self._beat)
