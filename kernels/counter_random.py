@@ -1,0 +1,54 @@
+"""Random numbers that are a counter: a function of (seed, position, vocabulary index) and nothing else.
+
+So a token drawn alone, in a batch, after a preemption or ahead of time is the same token. Knows
+nothing about logits, and keeps no state.
+
+Shapes: R rows, V vocabulary. int64 tensors carry the bits of uint64 values and wrap as those do.
+Source: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+"""
+
+import torch
+
+GOLDEN_GAMMA = 0x9E3779B97F4A7C15 - (1 << 64)
+MULTIPLIER_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+MULTIPLIER_2 = 0x94D049BB133111EB - (1 << 64)
+LARGEST_UNIFORM = 1 - 2**-24
+"""The largest float32 below 1."""
+
+
+def gumbel_noise_ref(seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return noise_RV in float32: -log(E) with E drawn from Exp(1).
+
+    The argmax of logits plus this noise is a draw from the logits' softmax.
+
+    Args:
+        seed_R: (R,) int64, the bits of each row's seed.
+        position_R: (R,) int64, the absolute position of the token to draw.
+        vocab_size: V.
+    """
+    uniform_RV = uniform_ref(seed_R, position_R, vocab_size)
+    return uniform_RV.neg_().log1p_().neg_().log_().neg_()
+
+
+def uniform_ref(seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int) -> torch.Tensor:
+    """Return uniform_RV in float32, each strictly between 0 and 1: the top 32 bits of the hash."""
+    key_R = _mix(seed_R + (position_R + 1) * GOLDEN_GAMMA)
+    counter_V = torch.arange(1, vocab_size + 1, device=seed_R.device) * GOLDEN_GAMMA
+    bits_RV = _mix(key_R[:, None] + counter_V).bitwise_right_shift_(32).bitwise_and_(0xFFFFFFFF)
+    # Half a step up keeps 0 out; float32 would round the highest ones to 1.
+    return bits_RV.float().add_(0.5).mul_(2.0**-32).clamp_(max=LARGEST_UNIFORM)
+
+
+def _mix(bits: torch.Tensor) -> torch.Tensor:
+    """Finalize the hash, in place."""
+    bits ^= _shift_right(bits, 30)
+    bits *= MULTIPLIER_1
+    bits ^= _shift_right(bits, 27)
+    bits *= MULTIPLIER_2
+    bits ^= _shift_right(bits, 31)
+    return bits
+
+
+def _shift_right(bits: torch.Tensor, num_bits: int) -> torch.Tensor:
+    """Shift as unsigned integers shift; >> on int64 copies the sign down."""
+    return (bits >> num_bits).bitwise_and_((1 << (64 - num_bits)) - 1)
