@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from queue import Queue
 from threading import Thread
 
@@ -22,7 +21,7 @@ from tools.fetch_smollm2 import DEFAULT_FOLDER, FetchError, fetch
 QUESTION = "What is the capital of France?"
 MAX_TOKENS = 256
 STOP_LIMIT_SECONDS = 60
-LISTENING = re.compile(r"^scheduler listening on (\S+)$")
+LISTENING = re.compile(r"^Stepwire serves .* on (\S+)$")
 
 
 class DemoError(Exception):
@@ -36,9 +35,9 @@ def running_services(model: str) -> Iterator[str]:
     Raises:
         DemoError: if the services end before they listen, do not end when told to, or end badly.
     """
-    stepwire = Path(sys.executable).parent / "stepwire"
-    command = [str(stepwire), "serve", "--device", "cpu", "--model", model, "--port", "0"]
-    print(f"$ {' '.join(command)}", flush=True)
+    arguments = ["serve", "--device", "cpu", "--model", model, "--port", "0"]
+    print(f"$ stepwire {' '.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "stepwire_cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         addresses: Queue[str | None] = Queue()
         reader = Thread(target=_show_lines, args=(server, addresses), daemon=True)

@@ -19,6 +19,7 @@ CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 TESTED_COMMANDS = {
     "make setup": ".ci/run",
     "make check": ".ci/run",
+    "make demo": "tests/e2e/test_e2e_demo.py::test_the_demo_asks_and_stops",
 }
 
 

@@ -1,0 +1,37 @@
+"""`make demo` with a tiny model: both services start, one answer streams, everything stops."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 100
+
+
+def test_the_demo_asks_and_stops(checkpoint_folder: Callable[[str], Path]) -> None:
+    result = _run_demo("--model", str(checkpoint_folder("qwen3_tiny")), "--question", "What is a block?")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "\nquestion: What is a block?\nanswer:   " in result.stdout
+    counts = re.search(r"\((\d+) prompt tokens, (\d+) generated; first after ", result.stdout)
+    assert counts is not None
+    assert (int(counts[1]) > 10, 1 <= int(counts[2]) <= 256) == (True, True)
+
+
+def test_a_missing_model_ends_the_demo_with_a_reason(tmp_path: Path) -> None:
+    result = _run_demo("--model", str(tmp_path / "nowhere"))
+    assert result.returncode == 1
+    assert f"{tmp_path / 'nowhere'}" in result.stderr
+    assert result.stderr.endswith("demo: the services ended before they listened\n")
+
+
+def _run_demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "tools.demo", *arguments],
+        cwd=REPOSITORY,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+    )

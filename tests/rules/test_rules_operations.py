@@ -1,0 +1,79 @@
+"""What docs/operations.md says of flags, health names and limits is what the code says.
+
+A failing row is printed as it should stand in the document.
+"""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from typing import Any
+
+import grpc
+import pytest
+
+from scheduler_svc.config import SchedulerConfig
+from scheduler_svc.frontend.server import READY_SERVICE
+from scheduler_svc.frontend.status import STATUS_OF_ERROR
+from scheduler_svc.frontend.streams import MAX_PENDING
+from tests.rules.source_tree import expect_none, read_file
+from worker_svc.config import WorkerConfig
+
+DOCUMENT = "docs/operations.md"
+
+
+@pytest.mark.parametrize("config_class", [SchedulerConfig, WorkerConfig])
+def test_every_flag_stands_in_the_table_with_its_default(config_class: type[Any]) -> None:
+    section = _section("Scheduler" if config_class is SchedulerConfig else "Worker")
+    meanings = _field_docstrings(config_class)
+    rows = [_row(field, meanings[field.name]) for field in dataclasses.fields(config_class)]
+    expect_none([row for row in rows if row not in section])
+    assert section.count("| `--") == len(rows), "a flag in the table that does not exist"
+
+
+def test_health_names_are_documented() -> None:
+    text = read_file(DOCUMENT)
+    for name in (READY_SERVICE, "stepwire.v1.GenerationService", "stepwire.worker.v1.WorkerService"):
+        assert f"`{name}`" in text
+
+
+def test_every_status_that_a_request_can_get_is_documented() -> None:
+    table = _section("What bad input gets", level="##")
+    # These end the start of a service: no request is there to get them.
+    codes = set(STATUS_OF_ERROR.values()) - {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.NOT_FOUND}
+    assert sorted(code.name for code in codes if f"| {code.name} |" not in table) == []
+
+
+def test_limits_are_documented() -> None:
+    assert f"At most {MAX_PENDING:,} tokens" in read_file(DOCUMENT)
+
+
+def _section(title: str, level: str = "###") -> str:
+    """Return the text between a heading and the next one."""
+    return read_file(DOCUMENT).split(f"\n{level} {title}\n", 1)[1].split("\n#", 1)[0]
+
+
+def _row(field: "dataclasses.Field[Any]", meaning: str) -> str:
+    return f"| `--{field.name.replace('_', '-')}` | {_shown_default(field)} | {meaning} |"
+
+
+def _shown_default(field: "dataclasses.Field[Any]") -> str:
+    if field.default is dataclasses.MISSING:
+        return "required"
+    default = " ".join(field.default) if isinstance(field.default, tuple) else str(field.default)
+    return f"`{default}`" if default else "empty"
+
+
+def _field_docstrings(config_class: type[Any]) -> dict[str, str]:
+    """Read the string under each field of a class, its white space joined."""
+    definition = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body[0]
+    assert isinstance(definition, ast.ClassDef)
+    pairs = zip(definition.body, definition.body[1:], strict=False)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr)
+        and isinstance(text.value, ast.Constant)
+    }
