@@ -16,11 +16,7 @@ from stepwire.worker.v1 import worker_service_pb2_grpc
 
 from tests.stand_in_lanes import ProtocolFaultError, StandInLanes, StandInLimits
 
-_OPTIONS = (
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-    ("grpc.so_reuseport", 0),
-)
+_OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
 
 @dataclass(eq=False)
@@ -65,10 +61,13 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Steps wait while this is not set."""
         self.may_run.set()
+        self.checks_hello = True
+        """Whether an engine that expects another model is refused."""
         self.is_silent = False
         """Nothing is sent while this is true, not even heartbeats."""
         self.address = ""
-        self._step_seconds = step_seconds
+        self.step_seconds = step_seconds
+        """Time each step takes; may be changed at any time."""
         self._checks_cache = checks_cache
         self._heartbeat_seconds = heartbeat_seconds
         self._server: grpc.aio.Server | None = None
@@ -108,7 +107,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         requests = aiter(request_iterator)
         hello = (await anext(requests)).hello
         self.hellos.append(hello)
-        if (hello.config_hash, hello.vocab_size) != (self.limits.config_hash, self.limits.vocab_size):
+        expected = (hello.config_hash, hello.vocab_size)
+        if self.checks_hello and expected != (self.limits.config_hash, self.limits.vocab_size):
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"the worker's config_hash is {self.limits.config_hash}, the engine's {hello.config_hash}",
@@ -127,6 +127,15 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 task.cancel()
             self._epoch = None if self._epoch is epoch else self._epoch
 
+    async def GetWorkerInfo(  # noqa: N802
+        self, request: pb.GetWorkerInfoRequest, context: Any
+    ) -> pb.GetWorkerInfoResponse:
+        """Tell what it is."""
+        del request, context
+        return pb.GetWorkerInfoResponse(
+            hello=self._hello(), num_lanes_held=self.num_lanes_held, num_steps=self.num_steps
+        )
+
     async def _read(self, requests: AsyncIterator[pb.RunStepsRequest], epoch: _Epoch) -> None:
         async for request in requests:
             if request.HasField("heartbeat"):
@@ -142,8 +151,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         while True:
             step = await epoch.steps.get()
             await self.may_run.wait()
-            if self._step_seconds:
-                await asyncio.sleep(self._step_seconds)
+            if self.step_seconds:
+                await asyncio.sleep(self.step_seconds)
             try:
                 result = epoch.lanes.apply(step)
             except ProtocolFaultError as fault:
