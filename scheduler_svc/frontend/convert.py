@@ -1,0 +1,142 @@
+"""Between protobuf messages of clients and the front end's own values.
+
+Fills in defaults of unset fields on the way in. Knows nothing about limits (request_check.py),
+about the engine's messages (engine_convert.py) or about how messages travel.
+"""
+
+import numpy as np
+from stepwire.v1 import generation_service_pb2, types_pb2
+
+from scheduler_svc.core.types import FinishReason
+from scheduler_svc.frontend.values import (
+    AskedOutput,
+    AskedRequest,
+    AskedSampling,
+    AskedStop,
+    ChatInput,
+    Delta,
+    Final,
+    PromptInput,
+    TextInput,
+    TokenIdsInput,
+    TokenLogprobs,
+)
+
+_OPTIONAL_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_FINISH_REASONS = {
+    FinishReason.STOP_TOKEN: types_pb2.FINISH_REASON_STOP,
+    FinishReason.STOP_STRING: types_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ABORT: types_pb2.FINISH_REASON_ABORT,
+}
+
+
+def read_request(message: generation_service_pb2.GenerateRequest) -> AskedRequest:
+    """Read what a client asked."""
+    return AskedRequest(
+        request_id=message.request_id,
+        prompt=_read_prompt(message),
+        sampling=_read_sampling(message.sampling),
+        stop=_read_stop(message.stop),
+        output=_read_output(message.output),
+        cache_salt=message.cache_salt,
+        priority=message.priority if message.HasField("priority") else None,
+    )
+
+
+def read_tokenize_prompt(message: generation_service_pb2.TokenizeRequest) -> TextInput | ChatInput | None:
+    """Read what shall be tokenized."""
+    match message.WhichOneof("input"):
+        case "text":
+            return TextInput(text=message.text)
+        case "chat":
+            return _read_chat(message.chat)
+    return None
+
+
+def write_delta(delta: Delta) -> types_pb2.OutputDelta:
+    """Write new output."""
+    return types_pb2.OutputDelta(
+        text=delta.text,
+        token_ids=delta.token_ids,
+        logprobs=[_write_logprobs(logprobs) for logprobs in delta.logprobs],
+    )
+
+
+def write_final(final: Final) -> types_pb2.FinalOutput:
+    """Write the end of a request that is no error."""
+    message = types_pb2.FinalOutput(
+        finish_reason=_FINISH_REASONS[final.reason],
+        usage=types_pb2.Usage(
+            num_prompt_tokens=final.num_prompt_tokens,
+            num_output_tokens=final.num_output_tokens,
+            num_cached_tokens=final.num_cached_tokens,
+        ),
+        matched_stop_string=final.matched_stop_string,
+        matched_stop_token_id=final.matched_stop_token_id,
+    )
+    message.timings.queue.FromNanoseconds(final.queue_time_ns)
+    message.timings.first_token.FromNanoseconds(final.first_token_time_ns)
+    message.timings.total.FromNanoseconds(final.total_time_ns)
+    return message
+
+
+def _read_prompt(message: generation_service_pb2.GenerateRequest) -> PromptInput | None:
+    match message.WhichOneof("input"):
+        case "text":
+            return TextInput(text=message.text)
+        case "token_ids":
+            return TokenIdsInput(token_ids=np.array(message.token_ids.ids, np.int64))
+        case "chat":
+            return _read_chat(message.chat)
+    return None
+
+
+def _read_chat(message: types_pb2.ChatInput) -> ChatInput:
+    return ChatInput(
+        messages=tuple((entry.role, entry.content) for entry in message.messages),
+        adds_generation_prompt=message.add_generation_prompt
+        if message.HasField("add_generation_prompt")
+        else True,
+        template_arguments_json=message.template_arguments_json,
+    )
+
+
+def _read_sampling(message: types_pb2.SamplingParams) -> AskedSampling:
+    given = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}
+    return AskedSampling(**given, logit_bias=tuple(message.logit_bias.items()))
+
+
+def _read_stop(message: types_pb2.StopParams) -> AskedStop:
+    return AskedStop(
+        stop_strings=tuple(message.stop_strings),
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignores_eos=message.ignore_eos,
+        min_tokens=message.min_tokens,
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        includes_stop_string=message.include_stop_str_in_output,
+    )
+
+
+def _read_output(message: types_pb2.OutputParams) -> AskedOutput:
+    return AskedOutput(
+        skips_special_tokens=message.skip_special_tokens if message.HasField("skip_special_tokens") else True,
+        num_logprobs=message.num_logprobs if message.HasField("num_logprobs") else None,
+    )
+
+
+def _write_logprobs(logprobs: TokenLogprobs) -> types_pb2.PositionLogprobs:
+    entries = [
+        types_pb2.TokenLogprob(token_id=token_id, logprob=value)
+        for token_id, value in zip(logprobs.token_ids, logprobs.values, strict=True)
+    ]
+    return types_pb2.PositionLogprobs(sampled=entries[0], top=entries[1:])

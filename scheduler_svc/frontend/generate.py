@@ -1,0 +1,104 @@
+"""One generation from what a client asked to its last message, whatever stream carries it.
+
+Check, tokenize, hand to the engine, deliver; whatever happens to the client's stream, the engine
+is told when nobody waits any more. Knows nothing about gRPC contexts or protobuf.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from uuid import uuid4
+
+from scheduler_svc.core.types import FinishReason
+from scheduler_svc.frontend.engine_link import EngineLink
+from scheduler_svc.frontend.generation import Generation
+from scheduler_svc.frontend.open_requests import OpenRequests
+from scheduler_svc.frontend.request_check import check_options, check_request
+from scheduler_svc.frontend.served_model import ServedModel
+from scheduler_svc.frontend.stop_strings import StopStringMatcher
+from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver, write_delay_seconds
+from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Delta, Ended, EngineFacts, Final
+
+
+class Generator:
+    """Runs generations against one engine."""
+
+    def __init__(self, model: ServedModel, link: EngineLink, *, max_pending: int = MAX_PENDING) -> None:
+        """Serve ``model`` through ``link``; ``max_pending`` bounds each request's buffer."""
+        self.model = model
+        self.open_requests = OpenRequests()
+        self.engine_facts: EngineFacts | None = None
+        """What the engine told last; None while it is gone."""
+        self._link = link
+        self._max_pending = max_pending
+
+    async def run(
+        self,
+        asked: AskedRequest,
+        *,
+        write: Callable[[str, Delta | Final], Awaitable[None]],
+        seconds_left: Callable[[], float | None],
+    ) -> None:
+        """Run one request to its end.
+
+        Args:
+            asked: What the client asked; an empty request id is drawn here.
+            write: Writes one output of the request of this id.
+            seconds_left: Time until the client's deadline; None without one.
+
+        Raises:
+            StepwireError: where the request is refused or ends with an error.
+        """
+        arrival_ns = time.monotonic_ns()
+        asked = replace(asked, request_id=asked.request_id or uuid4().hex)
+        with self.open_requests.enter(asked.request_id) as entry:
+            checked = await self._check(asked)
+            stream = self._make_stream(checked, arrival_ns)
+            if entry.is_aborted_early:
+                stream.ended(Ended(reason=FinishReason.ABORT))
+                handle = 0
+            else:
+                timeout_ns = _timeout_ns(seconds_left())
+                handle = self._link.submit(checked, stream, timeout_ns=timeout_ns)
+            try:
+                await deliver(
+                    stream,
+                    lambda output: write(asked.request_id, output),
+                    lambda: write_delay_seconds(len(self.open_requests)),
+                )
+            finally:
+                self._link.abandon(handle)
+
+    def abort(self, request_id: str) -> None:
+        """Abort a request of any front end; unknown ids are ignored."""
+        self.open_requests.abort_early(request_id)
+        self._link.abort(request_id)
+
+    async def _check(self, asked: AskedRequest) -> CheckedRequest:
+        limits = self.model.limits(self.engine_facts)
+        check_options(asked, limits)
+        _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
+        return check_request(asked, prompt_token_ids, limits)
+
+    def _make_stream(self, checked: CheckedRequest, arrival_ns: int) -> RequestStream:
+        stop, output = checked.asked.stop, checked.asked.output
+        is_silent = not stop.includes_stop_string
+        generation = Generation(
+            self.model.detokenizers.make(skips_special_tokens=output.skips_special_tokens),
+            StopStringMatcher(stop.stop_strings, includes_stop_string=stop.includes_stop_string)
+            if stop.stop_strings
+            else None,
+            min_tokens=stop.min_tokens,
+            silent_token_ids=frozenset(checked.stop_token_ids) if is_silent else frozenset(),
+        )
+        return RequestStream(
+            generation,
+            num_prompt_tokens=len(checked.prompt_token_ids),
+            arrival_ns=arrival_ns,
+            max_pending=self._max_pending,
+        )
+
+
+def _timeout_ns(seconds_left: float | None) -> int:
+    """Return the time left as the engine takes it: 0 means no deadline, so a passed one is 1."""
+    return 0 if seconds_left is None else max(1, int(seconds_left * 1e9))

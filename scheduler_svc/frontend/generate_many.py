@@ -1,0 +1,96 @@
+"""GenerateMany: many generations multiplexed on one bidi stream, each with an end of its own.
+
+Errors of one request are told in-band and leave the stream open. Knows nothing about how one
+generation runs (generate.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from stepwire.v1 import generation_service_pb2 as pb
+
+from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, StepwireError
+from scheduler_svc.frontend import convert
+from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.status import is_expected, status_of
+from scheduler_svc.frontend.values import Delta, Final
+
+_log = logging.getLogger(__name__)
+
+
+class ManyGenerations:
+    """The requests of one GenerateMany stream."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        *,
+        write: Callable[[pb.GenerateManyResponse], Awaitable[None]],
+        seconds_left: Callable[[], float | None],
+    ) -> None:
+        """Serve one stream that is written by ``write``."""
+        self._generator = generator
+        self._write_to_stream = write
+        self._seconds_left = seconds_left
+        self._write_lock = asyncio.Lock()
+        self._running: set[str] = set()
+
+    async def run(self, messages: AsyncIterator[pb.GenerateManyRequest]) -> None:
+        """Take requests until the client closes its side, then let the running ones end."""
+        async with asyncio.TaskGroup() as group:
+            async for message in messages:
+                try:
+                    self._take(message, group)
+                except StepwireError as error:
+                    await self._write_error(message.generate.request_id, error)
+
+    def _take(self, message: pb.GenerateManyRequest, group: asyncio.TaskGroup) -> None:
+        match message.WhichOneof("action"):
+            case "generate":
+                self._register(message.generate.request_id)
+                group.create_task(self._run_one(message.generate))
+            case "abort_request_id":
+                if message.abort_request_id in self._running:
+                    self._generator.abort(message.abort_request_id)
+            case _:
+                raise InvalidRequestError.of("action", None, "be one of generate and abort_request_id")
+
+    def _register(self, request_id: str) -> None:
+        if not request_id:
+            raise InvalidRequestError.of("request_id", "", "be set on a GenerateMany stream")
+        if request_id in self._running:
+            raise DuplicateRequestError.of("request_id", request_id, "not be in use on the same stream")
+        self._running.add(request_id)
+
+    async def _run_one(self, message: pb.GenerateRequest) -> None:
+        """Run one request; whatever goes wrong with it is told in-band."""
+        request_id = message.request_id
+        try:
+            await self._generator.run(
+                convert.read_request(message), write=self._write, seconds_left=self._seconds_left
+            )
+        except Exception as error:
+            if not is_expected(error):
+                _log.exception("request %s failed", request_id)
+            await self._write_error(request_id, error)
+        finally:
+            self._running.discard(request_id)
+
+    async def _write(self, request_id: str, output: Delta | Final) -> None:
+        response = pb.GenerateManyResponse(request_id=request_id)
+        if isinstance(output, Delta):
+            response.delta.CopyFrom(convert.write_delta(output))
+        else:
+            self._running.discard(request_id)  # the client may use the id again once it reads this
+            response.final.CopyFrom(convert.write_final(output))
+        await self._send(response)
+
+    async def _write_error(self, request_id: str, error: Exception) -> None:
+        code, message = status_of(error)
+        told = pb.RequestError(code=code.value[0], message=message)
+        await self._send(pb.GenerateManyResponse(request_id=request_id, error=told))
+
+    async def _send(self, response: pb.GenerateManyResponse) -> None:
+        async with self._write_lock:
+            await self._write_to_stream(response)

@@ -1,0 +1,91 @@
+"""One request's way from tokens to output: detokenizer, then stop strings, then what is told.
+
+Pure and synchronous: tokens are pushed in, what gathered is taken out. Token ids flow at once even
+while their text is held back. Knows nothing about streams, clocks or protobuf.
+"""
+
+from scheduler_svc.frontend.detokenizer import Detokenizer
+from scheduler_svc.frontend.stop_strings import StopStringMatcher
+from scheduler_svc.frontend.values import Delta, TokenLogprobs
+
+
+class Generation:
+    """The output of one request."""
+
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        matcher: StopStringMatcher | None,
+        *,
+        min_tokens: int = 0,
+        silent_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """Start with no output.
+
+        Args:
+            detokenizer: Turns the tokens into text.
+            matcher: Watches for stop strings; None where there are none.
+            min_tokens: A stop string that completes before this many tokens does not count.
+            silent_token_ids: Stop tokens, whose text is not told.
+        """
+        self._detokenizer = detokenizer
+        self._matcher = matcher
+        self._min_tokens = min_tokens
+        self._silent_token_ids = silent_token_ids
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprobs] = []
+        self._num_logprob_entries = 0
+        self.num_tokens = 0
+        """Tokens generated so far; after a stop string, those up to the one that completed it."""
+
+    @property
+    def matched_stop_string(self) -> str | None:
+        """The stop string that ended the text."""
+        return self._matcher.matched if self._matcher is not None else None
+
+    @property
+    def num_pending(self) -> int:
+        """How much waits to be taken: tokens and log-probability entries."""
+        return len(self._token_ids) + self._num_logprob_entries
+
+    def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> bool:
+        """Take one more token; return whether it completed a stop string: then it is the last."""
+        self.num_tokens += 1
+        self._token_ids.append(token_id)
+        if logprobs is not None:
+            self._logprobs.append(logprobs)
+            self._num_logprob_entries += len(logprobs.token_ids)
+        if token_id in self._silent_token_ids:
+            return False
+        return self._tell(self._detokenizer.push(token_id))
+
+    def close(self) -> None:
+        """Tell all text that is still held back; nothing follows."""
+        if self.matched_stop_string is not None:
+            return
+        is_matched = self._tell(self._detokenizer.flush())
+        if self._matcher is not None and not is_matched:
+            self._texts.append(self._matcher.flush())
+
+    def take(self) -> Delta | None:
+        """Take out what gathered since the last call; None where there is nothing."""
+        text = "".join(self._texts)
+        if not text and not self._token_ids:
+            return None
+        delta = Delta(text=text, token_ids=self._token_ids, logprobs=self._logprobs)
+        self.drop()
+        return delta
+
+    def drop(self) -> None:
+        """Forget what waits to be taken."""
+        self._texts, self._token_ids, self._logprobs = [], [], []
+        self._num_logprob_entries = 0
+
+    def _tell(self, text: str) -> bool:
+        if not text:
+            return False
+        if self._matcher is not None:
+            text = self._matcher.push(text, counts=self.num_tokens >= self._min_tokens)
+        self._texts.append(text)
+        return self.matched_stop_string is not None

@@ -1,0 +1,87 @@
+"""Around every call of our own services: an id, an access log line, and errors turned into statuses.
+
+Knows nothing about what the calls do; health and reflection pass untouched.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+from uuid import uuid4
+
+import grpc
+
+from scheduler_svc.frontend.status import is_expected, status_of
+
+_OUR_SERVICES = "/stepwire."
+_CALL_ID_KEY = "x-request-id"
+
+_log = logging.getLogger(__name__)
+_access_log = logging.getLogger("stepwire.access")
+
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
+
+
+class CallInterceptor(grpc.aio.ServerInterceptor):
+    """Wraps the behaviour of each call."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """Return the handler of the call, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith(_OUR_SERVICES):
+            return handler
+        given_id = dict(handler_call_details.invocation_metadata).get(_CALL_ID_KEY)
+        return _wrap_handler(
+            handler, method=handler_call_details.method, call_id=str(given_id or uuid4().hex)
+        )
+
+
+def _wrap_handler(
+    handler: grpc.RpcMethodHandler[Any, Any], *, method: str, call_id: str
+) -> grpc.RpcMethodHandler[Any, Any]:
+    """Return a handler of the same kind; ours are coroutines, unary or writing to their context."""
+    kinds: tuple[tuple[Any, Callable[..., grpc.RpcMethodHandler[Any, Any]]], ...] = (
+        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
+        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
+        (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
+    )
+    behaviour, make = next(kind for kind in kinds if kind[0] is not None)
+    return make(
+        _wrap_behaviour(behaviour, method=method, call_id=call_id),
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behaviour:
+    async def call(request: Any, context: Any) -> Any:
+        started = time.monotonic()
+        code, message = grpc.StatusCode.OK, ""
+        try:
+            context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
+            return await behaviour(request, context)
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED
+            raise
+        except Exception as error:
+            code, message = status_of(error)
+            if not is_expected(error):
+                _log.exception("%s of %s failed", method, call_id)
+            return await context.abort(code, message)
+        finally:
+            _access_log.info(
+                "%s %s %s %.3f s %s%s",
+                method,
+                code.name,
+                call_id,
+                time.monotonic() - started,
+                context.peer(),
+                message and f": {message}",
+            )
+
+    return call

@@ -1,0 +1,107 @@
+"""The model that a front end serves: what its folder says and what follows for requests.
+
+Reads the folder once, at start. Knows nothing about gRPC or about the engine's socket, and loads no
+weights.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from model.config import ModelConfig, read_model_config
+from model.errors import ModelFolderError as BrokenModelFolderError
+from scheduler_svc.config import SchedulerConfig
+from scheduler_svc.core.types import Int32Array, Int64Array
+from scheduler_svc.errors import InvalidRequestError, ModelFolderError
+from scheduler_svc.frontend.chat_template import ChatTemplate
+from scheduler_svc.frontend.detokenizer import DetokenizerFactory
+from scheduler_svc.frontend.request_check import RequestLimits, check_prompt_input, check_token_ids
+from scheduler_svc.frontend.tokenizer import ModelTokenizer
+from scheduler_svc.frontend.values import EngineFacts, PromptInput, TextInput, TokenIdsInput
+
+_NUM_TOKENS_BETWEEN_YIELDS = 8192
+"""A long Detokenize lets other requests run after this many tokens, about 1 ms."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """All that a front end needs of its model folder."""
+
+    name: str
+    config: ModelConfig
+    tokenizer: ModelTokenizer
+    detokenizers: DetokenizerFactory
+    chat_template: ChatTemplate | None
+    max_model_len: int
+    """Most tokens of one request as far as the model and the flags go; the worker may allow fewer."""
+
+    @classmethod
+    def load(cls, config: SchedulerConfig) -> "ServedModel":
+        """Read the folder ``config.model``.
+
+        Raises:
+            ModelFolderError: naming the file or parameter that is missing or broken.
+        """
+        folder = Path(config.model)
+        try:
+            model_config = read_model_config(folder)
+        except BrokenModelFolderError as error:
+            raise ModelFolderError(str(error)) from error
+        tokenizer = ModelTokenizer.load(folder)
+        longest = model_config.max_position_embeddings
+        return cls(
+            name=config.served_model_name or folder.resolve().name,
+            config=model_config,
+            tokenizer=tokenizer,
+            detokenizers=DetokenizerFactory(tokenizer, model_config.vocab_size),
+            chat_template=ChatTemplate.load(folder, tokenizer.named_tokens),
+            max_model_len=min(longest, config.max_model_len) if config.max_model_len else longest,
+        )
+
+    def limits(self, facts: EngineFacts | None) -> RequestLimits:
+        """Join the model's limits with what the engine told so far."""
+        return RequestLimits(
+            vocab_size=self.config.vocab_size,
+            eos_token_ids=self.config.eos_token_ids,
+            max_model_len=(facts.max_model_len if facts else 0) or self.max_model_len,
+            max_pool_tokens=facts.max_pool_tokens if facts else 0,
+        )
+
+    async def read_prompt(self, prompt: PromptInput | None) -> tuple[str, Int32Array]:
+        """Turn a prompt into its text (empty for token ids) and token ids.
+
+        Raises:
+            InvalidRequestError: if it is missing, empty, outside the vocabulary or does not fit the
+                chat template.
+        """
+        check_prompt_input(prompt, self.config.vocab_size)
+        assert prompt is not None, "a missing prompt was refused"
+        if isinstance(prompt, TokenIdsInput):
+            return "", prompt.token_ids.astype(np.int32)
+        if isinstance(prompt, TextInput):
+            text = prompt.text
+        elif self.chat_template is not None:
+            text = self.chat_template.render(prompt)
+        else:
+            raise InvalidRequestError("chat is set, but the model has no chat template: send text")
+        # A rendered chat holds its special tokens already.
+        adds_special_tokens = isinstance(prompt, TextInput)
+        token_ids = await self.tokenizer.encode_async(text, adds_special_tokens=adds_special_tokens)
+        return text, np.array(token_ids, np.int32)
+
+    async def detokenize(self, token_ids: Int64Array, *, skips_special_tokens: bool) -> str:
+        """Turn token ids into text.
+
+        Raises:
+            InvalidRequestError: if an id is outside the vocabulary.
+        """
+        check_token_ids("token_ids", token_ids, self.config.vocab_size)
+        detokenizer = self.detokenizers.make(skips_special_tokens=skips_special_tokens)
+        texts: list[str] = []
+        for start in range(0, len(token_ids), _NUM_TOKENS_BETWEEN_YIELDS):
+            chunk = token_ids[start : start + _NUM_TOKENS_BETWEEN_YIELDS].tolist()
+            texts.extend(map(detokenizer.push, chunk))
+            await asyncio.sleep(0)
+        return "".join([*texts, detokenizer.flush()])

@@ -1,0 +1,161 @@
+"""One front end process: wiring of its gRPC server, its link to the engine, health and a graceful stop.
+
+Knows nothing about requests. On SIGTERM it says NOT_SERVING, refuses new requests, lets the running
+ones end within the drain time and goes.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+import grpc
+import uvloop
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from stepwire.v1 import generation_service_pb2, generation_service_pb2_grpc
+
+from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.errors import DrainingError
+from scheduler_svc.frontend.engine_link import EngineLink
+from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.interceptors import CallInterceptor
+from scheduler_svc.frontend.served_model import ServedModel
+from scheduler_svc.frontend.servicer import GenerationServicer
+from scheduler_svc.frontend.streams import MAX_PENDING
+from scheduler_svc.frontend.values import EngineFacts
+
+READY_SERVICE = "ready"
+"""Health name: SERVING while some worker group serves. The other names tell that the process lives."""
+
+_SERVICE_NAME = generation_service_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
+_CLOSE_SECONDS = 0.5
+"""For last messages on their way when the server stops."""
+
+_log = logging.getLogger(__name__)
+
+
+def run_frontend(
+    config: SchedulerConfig, *, frontend_index: int, socket_path: str, on_listening: Callable[[], None]
+) -> None:
+    """Run one front end until SIGTERM.
+
+    Args:
+        config: The service's options; ``model`` names an existing folder, ``port`` is shared.
+        frontend_index: Number of this front end, for logs.
+        socket_path: The engine's unix socket.
+        on_listening: Called once clients can connect.
+
+    Raises:
+        ModelFolderError: naming what is missing or broken in the model folder.
+        ConfigError: if the address cannot be listened on.
+    """
+    model = ServedModel.load(config)
+
+    async def serve_until_stopped() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        frontend = Frontend(config, model, frontend_index=frontend_index, socket_path=socket_path)
+        await frontend.serve(stop, lambda _port: on_listening())
+
+    uvloop.run(serve_until_stopped())
+
+
+class Frontend:
+    """The parts of one front end and the order in which they start and stop."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        model: ServedModel,
+        *,
+        frontend_index: int,
+        socket_path: str,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
+        """Wire the parts; call inside the event loop."""
+        self._config = config
+        self._model = model
+        self._health = health.aio.HealthServicer()
+        self._link = EngineLink(socket_path, frontend_index=frontend_index, on_facts=self._take_facts)
+        self._generator = Generator(model, self._link, max_pending=max_pending)
+        self._server = _make_server(config)
+        generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
+            GenerationServicer(self._generator, self._link), self._server
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflected = (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(reflected, self._server)
+
+    async def serve(self, stop: asyncio.Event, on_listening: Callable[[int], None]) -> None:
+        """Serve until ``stop`` is set; ``on_listening`` is told the port once clients can connect.
+
+        Raises:
+            ConfigError: if the address cannot be listened on.
+        """
+        link = asyncio.create_task(self._link.run())
+        try:
+            await _wait_any(link, self._link.attached, stop)
+            if not stop.is_set():
+                on_listening(await self._listen())
+                await _wait_any(link, stop)
+                await self._drain()
+        finally:
+            link.cancel()
+            await asyncio.gather(link, return_exceptions=True)
+            await self._server.stop(_CLOSE_SECONDS)
+            await self._link.close()
+            self._model.tokenizer.close()
+
+    async def _listen(self) -> int:
+        address = f"{self._config.host}:{self._config.port}"
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            limit = f"be an address that can be listened on ({error})"
+            raise ConfigError.of("port", address, limit) from error
+        for name in ("", _SERVICE_NAME):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        await self._server.start()
+        return port
+
+    async def _take_facts(self, facts: EngineFacts | None) -> None:
+        self._generator.engine_facts = facts
+        is_ready = facts is not None and facts.is_ready
+        status = health_pb2.HealthCheckResponse
+        await self._health.set(READY_SERVICE, status.SERVING if is_ready else status.NOT_SERVING)
+
+    async def _drain(self) -> None:
+        await self._health.enter_graceful_shutdown()
+        self._generator.open_requests.refuse_new()
+        num_open = len(self._generator.open_requests)
+        _log.info("draining: %d requests are open", num_open)
+        if not await self._generator.open_requests.wait_idle(self._config.drain_seconds):
+            self._link.fail_all(DrainingError("the server stopped before the request ended"))
+            await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
+
+
+def _make_server(config: SchedulerConfig) -> grpc.aio.Server:
+    return grpc.aio.server(
+        interceptors=[CallInterceptor()],
+        options=[
+            ("grpc.max_receive_message_length", config.max_message_bytes),
+            ("grpc.max_send_message_length", config.max_message_bytes),
+            ("grpc.http2.max_ping_strikes", 0),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.so_reuseport", 1),
+        ],
+    )
+
+
+async def _wait_any(task: asyncio.Task[None], *events: asyncio.Event) -> None:
+    """Wait until an event is set or the task ends; raise what ended the task."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait((task, *waits), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for wait in waits:
+            wait.cancel()

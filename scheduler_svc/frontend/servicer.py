@@ -1,0 +1,108 @@
+"""GenerationService: check, call, reply.
+
+Knows nothing about how requests run; errors leave as exceptions, which interceptors.py turns into
+statuses.
+"""
+
+from collections.abc import AsyncIterator
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import grpc
+import numpy as np
+from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import generation_service_pb2_grpc
+
+from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.frontend import convert
+from scheduler_svc.frontend.engine_link import EngineLink
+from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.generate_many import ManyGenerations
+from scheduler_svc.frontend.values import Delta, Final
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
+    """The service that clients call."""
+
+    def __init__(self, generator: Generator, link: EngineLink) -> None:
+        self._generator = generator
+        self._model = generator.model
+        self._link = link
+
+    # The generated types know async generators only; grpc.aio also takes coroutines that write.
+    async def Generate(  # type: ignore[override]  # noqa: N802
+        self, request: pb.GenerateRequest, context: Context
+    ) -> None:
+        """Run one request and stream its output."""
+
+        async def write(request_id: str, output: Delta | Final) -> None:
+            response = pb.GenerateResponse(request_id=request_id)
+            if isinstance(output, Delta):
+                response.delta.CopyFrom(convert.write_delta(output))
+            else:
+                response.final.CopyFrom(convert.write_final(output))
+            await context.write(response)
+
+        await self._generator.run(
+            convert.read_request(request), write=write, seconds_left=context.time_remaining
+        )
+
+    async def GenerateMany(  # type: ignore[override]  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.GenerateManyRequest], context: Context
+    ) -> None:
+        """Run many requests multiplexed on one stream."""
+        many = ManyGenerations(self._generator, write=context.write, seconds_left=context.time_remaining)
+        await many.run(request_iterator)
+
+    async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:  # noqa: ARG002, N802
+        """End a running request by its id."""
+        if not request.request_id:
+            raise InvalidRequestError.of("request_id", "", "not be empty")
+        self._generator.abort(request.request_id)
+        return pb.AbortResponse()
+
+    async def GetModelInfo(  # noqa: N802
+        self,
+        request: pb.GetModelInfoRequest,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> pb.GetModelInfoResponse:
+        """Tell which model is served and its limits."""
+        limits = self._model.limits(self._generator.engine_facts)
+        return pb.GetModelInfoResponse(
+            model_name=self._model.name,
+            architecture=self._model.config.architecture,
+            vocab_size=limits.vocab_size,
+            max_model_len=limits.max_model_len,
+            eos_token_ids=limits.eos_token_ids,
+            has_chat_template=self._model.chat_template is not None,
+            server_version=_server_version(),
+        )
+
+    async def GetServerState(  # noqa: N802
+        self,
+        request: pb.GetServerStateRequest,  # noqa: ARG002
+        context: Context,  # noqa: ARG002
+    ) -> pb.GetServerStateResponse:
+        """Tell queues, KV cache usage and workers."""
+        return await self._link.get_state()
+
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: ARG002, N802
+        """Turn text or chat messages into token ids exactly as Generate would."""
+        text, token_ids = await self._model.read_prompt(convert.read_tokenize_prompt(request))
+        return pb.TokenizeResponse(token_ids=token_ids.tolist(), text=text)
+
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: ARG002, N802
+        """Turn token ids into text."""
+        text = await self._model.detokenize(
+            np.array(request.token_ids, np.int64), skips_special_tokens=request.skip_special_tokens
+        )
+        return pb.DetokenizeResponse(text=text)
+
+
+def _server_version() -> str:
+    try:
+        return version("stepwire")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "unknown"

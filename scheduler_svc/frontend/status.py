@@ -1,0 +1,58 @@
+"""The one table from exceptions to gRPC status codes.
+
+Knows nothing about where an exception came from. A test fails when a class of
+scheduler_svc/errors.py has no row.
+"""
+
+import grpc
+
+from scheduler_svc.errors import (
+    DeadlineError,
+    DrainingError,
+    DuplicateRequestError,
+    InternalError,
+    InvalidRequestError,
+    ModelFolderError,
+    ModelMismatchError,
+    QueueFullError,
+    SlowConsumerError,
+    StepwireError,
+    UnknownRequestError,
+    WorkerUnavailableError,
+)
+
+STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
+    StepwireError: grpc.StatusCode.INTERNAL,
+    InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    DuplicateRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownRequestError: grpc.StatusCode.NOT_FOUND,
+    QueueFullError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    SlowConsumerError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    DrainingError: grpc.StatusCode.UNAVAILABLE,
+    WorkerUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    ModelMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    ModelFolderError: grpc.StatusCode.FAILED_PRECONDITION,
+    InternalError: grpc.StatusCode.INTERNAL,
+}
+
+_MAX_MESSAGE_CHARACTERS = 1000
+"""Messages travel in trailers, whose size HTTP/2 peers limit to some KiB."""
+_INTERNAL_MESSAGE = "internal error: the server's log has the details"
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """Return code and message for a client; of an unexpected error it learns no details."""
+    code = STATUS_OF_ERROR.get(type(error))  # type: ignore[arg-type]
+    if code is None:
+        return grpc.StatusCode.INTERNAL, _INTERNAL_MESSAGE
+    message = str(error)
+    if len(message) > _MAX_MESSAGE_CHARACTERS:
+        half = _MAX_MESSAGE_CHARACTERS // 2
+        message = f"{message[:half]} ... {message[-half:]}"
+    return code, message
+
+
+def is_expected(error: Exception) -> bool:
+    """Tell whether an error has a row of its own, so that no traceback is worth logging."""
+    return type(error) in STATUS_OF_ERROR and not isinstance(error, InternalError)
