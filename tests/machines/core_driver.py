@@ -52,12 +52,9 @@ class InFlight:
 
 
 def _plain(plan: StepPlan) -> list[object]:
-    values: list[object] = []
-    for item in (plan, *plan.admissions):
-        for each in fields(item):
-            value = getattr(item, each.name)
-            values.append(value.tolist() if isinstance(value, np.ndarray) else value)
-    return values
+    items: list[StepPlan | Admission] = [plan, *plan.admissions]
+    values = [getattr(item, each.name) for item in items for each in fields(item)]
+    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 class CoreDriver:
