@@ -79,6 +79,8 @@ class FakeGenerationService(GenerationServiceServicer):
     final: types_pb.FinalOutput | None = field(default_factory=lambda: FINAL)
     error: tuple[grpc.StatusCode, str] | None = None
     """The status of every call; of Generate after its deltas, in place of the final message."""
+    errors_of_generate: list[tuple[grpc.StatusCode, str] | None] = field(default_factory=list)
+    """The status of each call of Generate, in order, before its deltas; None lets it pass."""
     is_endless: bool = False
     """Generate goes silent after its deltas, until its client leaves."""
     model_info: service_pb.GetModelInfoResponse = field(default_factory=lambda: MODEL_INFO)
@@ -94,6 +96,9 @@ class FakeGenerationService(GenerationServiceServicer):
         has_left = threading.Event()
         context.add_callback(has_left.set)
         context.add_callback(self.has_left.set)
+        error = self.errors_of_generate.pop(0) if self.errors_of_generate else None
+        if error is not None:
+            context.abort(*error)
         for delta in self.deltas:
             yield service_pb.GenerateResponse(request_id=request.request_id, delta=delta)
         if self.is_endless:

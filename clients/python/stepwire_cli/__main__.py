@@ -1,0 +1,26 @@
+"""Starts the ``stepwire`` command; ``python -m stepwire_cli`` does the same.
+
+Sets what gRPC reads from the environment when it is imported. Knows nothing about the commands.
+"""
+
+import os
+
+GRPC_ENVIRONMENT = {
+    # Else a server that stops writes a line of gRPC's own before our one-line error.
+    "GRPC_VERBOSITY": "ERROR",
+    # Its handlers would warn when the services are started.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}
+
+
+def run() -> None:
+    """Run the command line."""
+    for name, value in GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    from stepwire_cli.main import app  # noqa: PLC0415  # it imports grpc
+
+    app(prog_name="stepwire")
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,24 @@
+"""Joins the commands to one program.
+
+Knows nothing about what the commands do: each has a file of its own.
+"""
+
+import typer
+
+from stepwire_cli.chat import ChatFlags, run_chat
+from stepwire_cli.flags import command_of
+from stepwire_cli.generate import GenerateFlags, run_generate
+from stepwire_cli.serve import run_serve
+from stepwire_cli.serve_flags import ServeFlags
+from stepwire_cli.state import StateFlags, run_state
+
+app = typer.Typer(
+    help="Stepwire, an LLM inference server: start it, ask it, look at it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("serve")(command_of(ServeFlags, run_serve))
+app.command("generate")(command_of(GenerateFlags, run_generate))
+app.command("chat")(command_of(ChatFlags, run_chat))
+app.command("state")(command_of(StateFlags, run_state))

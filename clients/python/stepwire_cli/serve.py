@@ -1,0 +1,98 @@
+"""``stepwire serve``: both services on this machine, started and stopped together.
+
+Knows the order of things; children.py knows processes, service_commands.py what to run.
+"""
+
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import typer
+from stepwire_client import AsyncStepwireClient
+
+from stepwire_cli.children import ChildGroup
+from stepwire_cli.exits import EXIT_FAILED, one_line_errors
+from stepwire_cli.ready import wait_until_ready
+from stepwire_cli.serve_flags import ServeFlags
+from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
+
+WORKER_GRACE_SECONDS = 10.0
+AFTER_DRAIN_SECONDS = 5.0
+"""What the scheduler gets beyond the drain, to end its own processes."""
+
+
+def run_serve(flags: ServeFlags) -> None:
+    """Run the command."""
+    with one_line_errors(f"{flags.host}:{flags.port}"):
+        exit_code = asyncio.run(_serve(flags))
+    raise typer.Exit(exit_code)
+
+
+async def _serve(flags: ServeFlags) -> int:
+    """Serve until a signal or the death of a service; return the exit code."""
+    stop, hurry = _stop_events()
+    children = ChildGroup()
+    starting = asyncio.create_task(_start_services(children, flags))
+    stopping = asyncio.create_task(stop.wait())
+    dying = asyncio.create_task(children.first_death())
+    try:
+        await asyncio.wait({starting, stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done() and not dying.done():
+            typer.echo(f"Stepwire serves {starting.result()}")
+            await asyncio.wait({stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            typer.echo(f"error: {dying.result().describe_end()}; all is stopped", err=True)
+        elif not hurry.is_set():
+            typer.echo(
+                f"stopping: requests get up to {flags.drain_seconds:g} s to end, Ctrl-C again ends them now"
+            )
+    finally:
+        await _cancel(starting, stopping, dying)
+        killed = await children.stop(hurry)
+    for child in killed:
+        typer.echo(f"error: the {child.name} did not stop in time and was killed", err=True)
+    return EXIT_FAILED if killed or not stop.is_set() else 0
+
+
+async def _cancel(*tasks: "asyncio.Task[Any]") -> None:
+    """Cancel what still runs; how it ends is of no interest, because the verdict is given."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
+    """Return two events: the first signal to stop sets one, the next one the other."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def take_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, take_signal)
+    return stop, hurry
+
+
+async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
+    """Start the worker, then the scheduler; return what is served where, once it is ready."""
+    worker = await children.start(
+        WORKER, worker_command(flags, python=sys.executable), grace_seconds=WORKER_GRACE_SECONDS
+    )
+    scheduler = await children.start(
+        SCHEDULER,
+        scheduler_command(flags, await worker.address, python=sys.executable),
+        grace_seconds=flags.drain_seconds + AFTER_DRAIN_SECONDS,
+    )
+    address = await scheduler.address
+    reachable = _reachable(address)
+    await wait_until_ready(reachable)
+    async with AsyncStepwireClient(reachable) as client:
+        model_name = (await client.model_info()).model_name
+    return f"{model_name} on {address}"
+
+
+def _reachable(address: str) -> str:
+    """Return where a listener on every address of the machine is reached from the machine itself."""
+    host, _, port = address.rpartition(":")
+    return f"{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"

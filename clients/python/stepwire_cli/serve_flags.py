@@ -1,0 +1,77 @@
+"""The flags of ``stepwire serve``.
+
+Knows nothing about what the services make of them: those not given are not passed on.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+_WORKER = "Worker"
+_SCHEDULER = "Scheduler"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags:
+    """Start a worker and a scheduler on this machine; Ctrl-C drains and stops both.
+
+    Options that are not given keep the services' own defaults: python -m worker_svc --help and
+    python -m scheduler_svc --help explain all of them.
+    """
+
+    model: Annotated[str, typer.Option(help="Model folder in Hugging Face format, or a hub id.")]
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 50051
+    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=_WORKER)] = "cpu"
+    worker_port: Annotated[
+        int, typer.Option(help="Port of the worker; 0 picks a free one.", rich_help_panel=_WORKER)
+    ] = 0
+    dtype: Annotated[str | None, typer.Option(help="Of weights and KV cache.", rich_help_panel=_WORKER)] = (
+        None
+    )
+    attention_backend: Annotated[
+        str | None, typer.Option(help="Which kernels compute attention.", rich_help_panel=_WORKER)
+    ] = None
+    block_size: Annotated[
+        int | None, typer.Option(help="Tokens a block of the KV cache holds.", rich_help_panel=_WORKER)
+    ] = None
+    num_blocks: Annotated[
+        int | None, typer.Option(help="Blocks of the KV cache.", rich_help_panel=_WORKER)
+    ] = None
+    kv_cache_gib: Annotated[
+        float | None,
+        typer.Option(help="Size of the KV cache, or --num-blocks.", rich_help_panel=_WORKER),
+    ] = None
+    max_num_seqs: Annotated[
+        int | None, typer.Option(help="Most requests that run at once.", rich_help_panel=_WORKER)
+    ] = None
+    max_num_batched_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens of one step.", rich_help_panel=_WORKER)
+    ] = None
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of one request, prompt and output.", rich_help_panel=_WORKER),
+    ] = None
+    torch_threads: Annotated[
+        int | None, typer.Option(help="Threads torch computes with on the CPU.", rich_help_panel=_WORKER)
+    ] = None
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name that clients know the model by.", rich_help_panel=_SCHEDULER)
+    ] = None
+    frontends: Annotated[
+        int | None, typer.Option(help="Front end processes on the one port.", rich_help_panel=_SCHEDULER)
+    ] = None
+    max_steps_in_flight: Annotated[
+        int | None,
+        typer.Option(help="Steps sent to the worker ahead of their results.", rich_help_panel=_SCHEDULER),
+    ] = None
+    max_num_waiting: Annotated[
+        int | None,
+        typer.Option(help="Requests that may wait for their turn.", rich_help_panel=_SCHEDULER),
+    ] = None
+    drain_seconds: Annotated[
+        float, typer.Option(help="How long a stop waits for running requests.", rich_help_panel=_SCHEDULER)
+    ] = 30.0
+    max_message_mib: Annotated[int | None, typer.Option(help="Largest gRPC message, in MiB.")] = None
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None

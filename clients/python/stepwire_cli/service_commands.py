@@ -1,0 +1,57 @@
+"""Which command line starts each service, worked out from the flags of ``stepwire serve``.
+
+Knows nothing about processes, and of the services only their names and flags.
+"""
+
+from stepwire_cli.serve_flags import ServeFlags
+
+WORKER = "worker"
+SCHEDULER = "scheduler"
+
+_WORKER_FLAGS = (
+    "device",
+    "dtype",
+    "attention_backend",
+    "block_size",
+    "num_blocks",
+    "kv_cache_gib",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+    "torch_threads",
+    "max_message_mib",
+    "log_level",
+)
+_SCHEDULER_FLAGS = (
+    "served_model_name",
+    "host",
+    "port",
+    "frontends",
+    "max_steps_in_flight",
+    "max_num_waiting",
+    "drain_seconds",
+    "max_message_mib",
+    "log_level",
+)
+
+
+def worker_command(flags: ServeFlags, *, python: str) -> tuple[str, ...]:
+    """Return the command line of the worker: it listens on this machine only."""
+    own = ("--model", flags.model, "--host", "127.0.0.1", "--port", str(flags.worker_port))
+    return (python, "-u", "-m", "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
+
+
+def scheduler_command(flags: ServeFlags, worker_address: str, *, python: str) -> tuple[str, ...]:
+    """Return the command line of the scheduler that uses the worker at ``worker_address``."""
+    own = ("--model", flags.model, "--worker", worker_address)
+    return (python, "-u", "-m", "scheduler_svc", *own, *_pass_on(flags, _SCHEDULER_FLAGS))
+
+
+def _pass_on(flags: ServeFlags, names: tuple[str, ...]) -> list[str]:
+    given = ((name, getattr(flags, name)) for name in names)
+    return [
+        part
+        for name, value in given
+        if value is not None
+        for part in (f"--{name.replace('_', '-')}", str(value))
+    ]

@@ -1,0 +1,109 @@
+"""``stepwire state``: what the server does now, as a table.
+
+Knows nothing about how a server works.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from stepwire_client import ServerState, StepwireClient
+
+from stepwire_cli.exits import one_line_errors
+from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
+
+POLL_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFlags:
+    """Show queues, KV cache and workers, live until Ctrl-C."""
+
+    once: Annotated[bool, typer.Option("--once", help="Print once and leave, as without a terminal.")] = False
+    interval_seconds: Annotated[float, typer.Option(min=0.1, help="Time between two looks.")] = 1.0
+    address: AddressFlag = DEFAULT_ADDRESS_FLAG
+
+
+def run_state(flags: StateFlags) -> None:
+    """Run the command."""
+    console = Console()
+    with one_line_errors(flags.address), StepwireClient(flags.address) as client:
+        state = client.server_state(timeout_seconds=POLL_TIMEOUT_SECONDS)
+        if flags.once or not console.is_terminal:
+            console.print(render(state, tokens_per_second=None))
+            return
+        _show_live(client, console, flags.interval_seconds)
+
+
+def _show_live(client: StepwireClient, console: Console, interval_seconds: float) -> None:
+    before: ServerState | None = None
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            state = client.server_state(timeout_seconds=POLL_TIMEOUT_SECONDS)
+            live.update(render(state, tokens_per_second=_rate(before, state)), refresh=True)
+            before = state
+            time.sleep(interval_seconds)
+
+
+def _rate(before: ServerState | None, now: ServerState) -> float | None:
+    """Return output tokens per second between two looks, by the server's own clock."""
+    if before is None or now.uptime_seconds <= before.uptime_seconds:
+        return None  # the first look, or the server was started anew
+    num_tokens = now.num_output_tokens_total - before.num_output_tokens_total
+    return num_tokens / (now.uptime_seconds - before.uptime_seconds)
+
+
+def render(state: ServerState, *, tokens_per_second: float | None) -> Group:
+    """Draw the state as two tables."""
+    rate = "" if tokens_per_second is None else f" ({tokens_per_second:,.0f}/s)"
+    cached_share = state.num_cached_tokens_total / max(state.num_prompt_tokens_total, 1)
+    counts = Table(show_header=False, box=None)
+    counts.add_column(justify="left", style="bold")
+    counts.add_column(justify="left")
+    counts.add_row("up", _format_seconds(state.uptime_seconds))
+    counts.add_row(
+        "requests",
+        f"{state.num_running:,} running, {state.num_waiting:,} waiting, {state.num_preempted:,} preempted, "
+        f"{state.num_finished_total:,} finished",
+    )
+    counts.add_row(
+        "KV cache",
+        f"{state.kv_cache_usage_ratio:.1%} of {state.num_blocks:,} blocks; "
+        f"{state.num_cached_blocks:,} cached, {state.num_free_blocks:,} free",
+    )
+    counts.add_row(
+        "prompt tokens", f"{state.num_prompt_tokens_total:,}, {cached_share:.1%} from the prefix cache"
+    )
+    counts.add_row("output tokens", f"{state.num_output_tokens_total:,}{rate}")
+    counts.add_row("preemptions", f"{state.num_preemptions_total:,}")
+    return Group(counts, _worker_table(state))
+
+
+def _worker_table(state: ServerState) -> Table:
+    table = Table("worker", "state", "device", "attention")
+    table.add_column("steps", justify="right")
+    table.add_column("in flight", justify="right")
+    for worker in state.workers:
+        status = "[green]serving[/green]" if worker.is_serving else "[red]down[/red]"
+        reason = escape(f": {worker.reason}") if worker.reason else ""
+        table.add_row(
+            worker.address,
+            status + reason,
+            worker.device,
+            worker.attention_backend,
+            f"{worker.num_steps:,}",
+            str(worker.num_steps_in_flight),
+        )
+    return table
+
+
+def _format_seconds(seconds: float) -> str:
+    """Format as 1:02:03."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"

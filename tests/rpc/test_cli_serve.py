@@ -1,0 +1,187 @@
+"""``stepwire serve`` with scripted services in place of the real ones: start, death and stop."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Both are found before the real packages, because their folder comes first on the path.
+FAKE_WORKER = """
+import signal, sys, threading, time
+from pathlib import Path
+LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
+def note(text):
+    with LOG.open("a") as log:
+        log.write(text + chr(10))
+note("worker " + " ".join(sys.argv[1:]))
+print("weights loaded")
+print("a broken start", file=sys.stderr)
+MODE = sys.argv[sys.argv.index("--dtype") + 1]
+if MODE == "dies_early":
+    print("no such tensor", file=sys.stderr)
+    sys.exit(3)
+ended = threading.Event()
+def take_sigterm(*_):
+    note("worker SIGTERM")
+    if MODE != "stubborn":
+        ended.set()
+signal.signal(signal.SIGTERM, take_sigterm)
+print("worker listening on 127.0.0.1:4242")
+if MODE == "dies_later":
+    while not (LOG.parent / "die").exists():
+        time.sleep(0.01)
+    signal.raise_signal(signal.SIGKILL)
+ended.wait()
+note("worker ended")
+"""
+FAKE_SCHEDULER = """
+import signal, sys, threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from stepwire.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
+from tests.rpc.fake_generation_service import FakeGenerationService
+LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
+def note(text):
+    with LOG.open("a") as log:
+        log.write(text + chr(10))
+note("scheduler " + " ".join(sys.argv[1:]))
+server = grpc.server(ThreadPoolExecutor())
+add_GenerationServiceServicer_to_server(FakeGenerationService(), server)
+health_servicer = health.HealthServicer()
+health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+port = server.add_insecure_port("127.0.0.1:0")
+ended = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: (note("scheduler SIGTERM"), ended.set()))
+server.start()
+print(f"scheduler listening on 127.0.0.1:{port}")
+health_servicer.set("ready", health_pb2.HealthCheckResponse.NOT_SERVING)
+health_servicer.set("ready", health_pb2.HealthCheckResponse.SERVING)
+note("scheduler ready")
+ended.wait()
+server.stop(grace=None).wait()
+note("scheduler ended")
+"""
+
+StartServe = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start_serve(tmp_path: Path) -> Iterator[StartServe]:
+    """Return a function that starts ``stepwire serve`` with the worker in this mode."""
+    for name, source in (("worker_svc", FAKE_WORKER), ("scheduler_svc", FAKE_SCHEDULER)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / "__main__.py").write_text(source)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(mode: str, *arguments: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-u", "-m", "stepwire_cli", "serve", "--model", str(tmp_path)]
+        process = subprocess.Popen(
+            [*command, "--port", "0", "--dtype", mode, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=60)
+
+
+def read_until(process: "subprocess.Popen[str]", start: str) -> list[str]:
+    """Read stdout up to the line that begins so; the test's time limit is the limit."""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:
+        lines.append(line.rstrip("\n"))
+        if line.startswith(start):
+            return lines
+    raise AssertionError(f"stdout ended without {start!r}: {lines}")
+
+
+def log_of(folder: Path) -> list[str]:
+    return (folder / "log").read_text().splitlines()
+
+
+def test_start_up_lines_and_an_ordered_stop(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("ok", "--served-model-name", "given", "--drain-seconds", "7")
+    lines = read_until(process, "Stepwire serves")
+    assert lines[:2] == ["worker    | weights loaded", "worker    | worker listening on 127.0.0.1:4242"]
+    match = re.fullmatch(r"scheduler \| scheduler listening on (127\.0\.0\.1:\d+)", lines[2])
+    assert match is not None
+    assert lines[3:] == [f"Stepwire serves tiny on {match[1]}"]
+
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert stdout == "stopping: requests get up to 7 s to end, Ctrl-C again ends them now\n"
+    assert stderr == "worker    | a broken start\n"
+    worker_start, scheduler_start, *rest = log_of(tmp_path)
+    assert worker_start == (f"worker --model {tmp_path} --host 127.0.0.1 --port 0 --device cpu --dtype ok")
+    assert scheduler_start == (
+        f"scheduler --model {tmp_path} --worker 127.0.0.1:4242 --served-model-name given "
+        "--host 127.0.0.1 --port 0 --drain-seconds 7.0"
+    )
+    assert rest == [
+        "scheduler ready",
+        "scheduler SIGTERM",
+        "scheduler ended",
+        "worker SIGTERM",
+        "worker ended",
+    ]
+
+
+def test_a_worker_that_cannot_start_ends_all(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("dies_early")
+    stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (1, "worker    | weights loaded\n")
+    assert stderr.splitlines() == [
+        "worker    | a broken start",
+        "worker    | no such tensor",
+        "error: the worker ended with exit code 3; all is stopped",
+    ]
+    assert len(log_of(tmp_path)) == 1  # no scheduler was started
+
+
+def test_a_death_while_serving_ends_all(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("dies_later")
+    read_until(process, "Stepwire serves")
+    (tmp_path / "die").touch()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert stderr.splitlines()[-1] == "error: the worker was ended by SIGKILL; all is stopped"
+    assert log_of(tmp_path)[-2:] == ["scheduler SIGTERM", "scheduler ended"]
+
+
+def test_a_second_signal_kills_what_does_not_stop(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("stubborn")
+    read_until(process, "Stepwire serves")
+    process.send_signal(signal.SIGTERM)
+    read_until(process, "stopping")
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=8)  # less than the worker's time to stop
+    assert process.returncode == 1
+    assert "error: the worker did not stop in time and was killed" in stderr.splitlines()
+    assert "worker ended" not in log_of(tmp_path)
+
+
+def test_a_stop_while_starting(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("ok")
+    read_until(process, "worker    | weights loaded")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not any(line.startswith("scheduler SIGTERM") for line in log_of(tmp_path)[2:])
