@@ -20,6 +20,11 @@ class Deadlines:
         """Tell how many deadlines are live."""
         return len(self._deadline_ns_of)
 
+    @property
+    def num_entries(self) -> int:
+        """Heap entries, stale ones too."""
+        return len(self._heap)
+
     def add(self, request_id: str, deadline_ns: int) -> None:
         """Remember when ``request_id`` must have ended; it has no deadline yet."""
         assert request_id not in self._deadline_ns_of, f"{request_id!r} has a deadline already"
