@@ -37,8 +37,8 @@ def store_kv_ref(
 
 def write_slots(x_TKD: torch.Tensor, cache_NSKD: torch.Tensor, slots_T: torch.Tensor) -> None:
     """Write rows into slots that are all at least 0. Addresses are int64, as all of PyTorch's are."""
-    cache_CX = cache_NSKD.view(-1, x_TKD.shape[1] * x_TKD.shape[2])
-    cache_CX.index_copy_(0, slots_T, x_TKD.reshape(x_TKD.shape[0], -1))
+    cache_CX = cache_NSKD.view(-1, x_TKD.shape[1] * x_TKD.shape[2])  # C cells of X = K * D numbers
+    cache_CX.index_copy_(0, slots_T, x_TKD.flatten(1))
 
 
 def check_store_kv(
