@@ -15,6 +15,7 @@ from worker_svc.errors import ConfigError, StartupError
 from worker_svc.flags import check_environment, config_command
 from worker_svc.tp.group import TpGroup, make_tp_group
 
+HELP = "Serve one worker group: hold the model and run the steps of an engine. Alone, or under torchrun."
 PREFIX = "STEPWIRE_WORKER_"
 GRPC_ENVIRONMENT = {
     # Forks are none of ours; the support costs threads and locks.
@@ -28,7 +29,7 @@ def main() -> None:
     """Run the command line."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     settings = {"auto_envvar_prefix": PREFIX.removesuffix("_")}
-    app.command(context_settings=settings, help=__doc__)(config_command(WorkerConfig, _run))
+    app.command(context_settings=settings, help=HELP)(config_command(WorkerConfig, _run))
     try:
         check_environment(WorkerConfig, PREFIX, os.environ)
         app(prog_name="python -m worker_svc")
@@ -42,7 +43,9 @@ def _run(config: WorkerConfig) -> None:
     group = _tp_group(config)
     for name, value in GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
     # Until the server handles it, Ctrl-C just ends the process, also in the middle of a load.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from worker_svc.start import start_worker  # noqa: PLC0415

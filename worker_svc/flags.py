@@ -55,7 +55,9 @@ def check_environment(config_class: type[Any], prefix: str, names: Iterable[str]
     known = {prefix + field.name.upper() for field in dataclasses.fields(config_class)}
     unknown = sorted(name for name in names if name.startswith(prefix) and name not in known)
     if unknown:
-        raise ConfigError(f"unknown environment variable {unknown[0]}; options are {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"unknown environment variable {unknown[0]}; options are {', '.join(sorted(known))}"
+        )
 
 
 def _parameter(field: dataclasses.Field[Any], text: str) -> inspect.Parameter:

@@ -6,19 +6,18 @@ Knows nothing about flags or the environment.
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 import uvloop
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from worker_svc.config import WorkerConfig
-from worker_svc.rpc.convert import WorkerInfo
 from worker_svc.rpc.server import ServerOptions, serve
-from worker_svc.runner.load import load_worker
-from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.load import OnProgress, load_worker
+from worker_svc.runner.worker_info import LoadedWorker
 from worker_svc.tp.group import TpGroup
 
 
@@ -30,7 +29,7 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
     """
     options = ServerOptions(host=config.host, port=config.port, max_message_mib=config.max_message_mib)
 
-    def load() -> tuple[WorkerInfo, StepExecutor]:
+    def load() -> LoadedWorker:
         return load_worker(config, group, tell=typer.echo, weights_progress=_weights_progress)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -38,13 +37,13 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
 
 
 @contextmanager
-def _weights_progress() -> Iterator[Callable[[int, int], None]]:
+def _weights_progress() -> Iterator[OnProgress | None]:
     """Show a bar on a terminal; one line when done elsewhere."""
     start_seconds = time.monotonic()
     if not sys.stderr.isatty():
-        yield lambda done, total: None
+        yield None
     else:
-        columns = (TextColumn("weights"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+        columns = (TextColumn("weights"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
             task = progress.add_task("weights", total=None)
             yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -7,7 +7,8 @@ from stepwire.worker.v1 import worker_service_pb2 as pb
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import Logprobs, SampledTokens, StepResult
 from worker_svc.errors import ProtocolError
-from worker_svc.rpc.convert import WorkerInfo, result_to_proto, step_from_proto, worker_hello
+from worker_svc.rpc.convert import result_to_proto, step_from_proto, worker_hello
+from worker_svc.runner.worker_info import WorkerInfo
 
 
 def int32_bytes(*values: int) -> bytes:

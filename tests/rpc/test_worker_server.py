@@ -15,12 +15,15 @@ from stepwire.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 from tests.rpc.fake_model_runner import FakeModelRunner
 from tests.rpc.worker_harness import INFO, LIMITS, end_of, serving
 from worker_svc.errors import ConfigError, MemoryBudgetError
-from worker_svc.rpc.convert import WorkerInfo
 from worker_svc.rpc.server import ServerOptions, serve
 from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.worker_info import LoadedWorker
 
 SERVICES = ("", "stepwire.worker.v1.WorkerService")
-Loaded = tuple[WorkerInfo, StepExecutor]
+
+
+def loaded() -> LoadedWorker:
+    return LoadedWorker(info=INFO, executor=StepExecutor(LIMITS, FakeModelRunner()))
 
 
 def free_port() -> int:
@@ -54,9 +57,9 @@ async def test_no_stream_is_taken_while_the_model_loads() -> None:
     may_load, stop, port = threading.Event(), asyncio.Event(), free_port()
     lines: asyncio.Queue[str] = asyncio.Queue()
 
-    def load() -> Loaded:
+    def load() -> LoadedWorker:
         assert may_load.wait(10)
-        return INFO, StepExecutor(LIMITS, FakeModelRunner())
+        return loaded()
 
     options = ServerOptions(host="127.0.0.1", port=port, max_message_mib=1)
     task = asyncio.create_task(serve(options, load, announce=lines.put_nowait, stop=stop))
@@ -78,7 +81,7 @@ async def test_no_stream_is_taken_while_the_model_loads() -> None:
 
 
 async def test_a_model_that_does_not_load_ends_the_server() -> None:
-    def load() -> Loaded:
+    def load() -> LoadedWorker:
         raise MemoryBudgetError("too small")
 
     options = ServerOptions(host="127.0.0.1", port=0, max_message_mib=1)
@@ -95,7 +98,7 @@ async def test_a_port_in_use_is_told_by_its_flag() -> None:
         port = taken.getsockname()[1]
         options = ServerOptions(host="127.0.0.1", port=port, max_message_mib=1)
         with pytest.raises(ConfigError, match=f"cannot listen on --host 127.0.0.1 --port {port}"):
-            await serve(options, lambda: (INFO, StepExecutor(LIMITS, FakeModelRunner())), announce=print)
+            await serve(options, loaded, announce=print)
 
 
 async def test_a_stop_ends_the_stream_with_unavailable() -> None:

@@ -17,9 +17,9 @@ from stepwire.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 
 from tests.rpc.fake_model_runner import FakeModelRunner
 from worker_svc.batch.checks import TableLimits
-from worker_svc.rpc.convert import WorkerInfo
 from worker_svc.rpc.server import ServerOptions, serve
 from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.worker_info import LoadedWorker, WorkerInfo
 
 LIMITS = TableLimits(
     block_size=4, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64, max_model_len=40, vocab_size=9999
@@ -98,7 +98,7 @@ async def serving(*, heartbeat_seconds: float = 60.0) -> AsyncIterator[Worker]:
     task = asyncio.create_task(
         serve(
             options,
-            lambda: (INFO, StepExecutor(LIMITS, runner)),
+            lambda: LoadedWorker(info=INFO, executor=StepExecutor(LIMITS, runner)),
             announce=lambda line: address.set_result(line.removeprefix("worker listening on ")),
             stop=stop,
         )

@@ -4,13 +4,9 @@ Arrays are views of the message's bytes: int32 or float32, little-endian. Checks
 arrays and nothing else: what the values mean is for the sequence table to check.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
-from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import (
     Admission,
     BoolArray,
@@ -21,23 +17,9 @@ from worker_svc.batch.step import (
     StepResult,
 )
 from worker_svc.errors import ProtocolError
+from worker_svc.runner.worker_info import WorkerInfo
 
 PROTOCOL_VERSION = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerInfo:
-    """What this worker is; the same for every stream."""
-
-    config_hash: str
-    tokenizer_hash: str
-    limits: TableLimits
-    max_steps_in_flight: int
-    device: str
-    dtype: str
-    attention_backend: str
-    tp_size: int
-    versions: Mapping[str, str]
 
 
 def worker_hello(info: WorkerInfo, worker_epoch: int) -> pb.WorkerHello:

@@ -8,7 +8,8 @@ import logging
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
 from worker_svc.errors import HelloMismatchError, ProtocolError
-from worker_svc.rpc.convert import PROTOCOL_VERSION, WorkerInfo
+from worker_svc.rpc.convert import PROTOCOL_VERSION
+from worker_svc.runner.worker_info import WorkerInfo
 
 _logger = logging.getLogger(__name__)
 

@@ -17,16 +17,15 @@ from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
 from worker_svc.errors import ConfigError
 from worker_svc.rpc.compute_thread import ComputeThread
-from worker_svc.rpc.convert import WorkerInfo
-from worker_svc.rpc.servicer import LoadedWorker, WorkerServicer
-from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.rpc.servicer import Serving, WorkerServicer
+from worker_svc.runner.worker_info import LoadedWorker
 
 _logger = logging.getLogger(__name__)
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
 _MIB = 1024 * 1024
 _STOP_GRACE_SECONDS = 5.0
 
-Load = Callable[[], tuple[WorkerInfo, StepExecutor]]
+Load = Callable[[], LoadedWorker]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,12 +78,12 @@ async def serve(
     await server.start()
     compute: ComputeThread | None = None
     try:
-        info, executor = await asyncio.to_thread(load)
-        compute = ComputeThread(executor)
+        worker = await asyncio.to_thread(load)
+        compute = ComputeThread(worker.executor)
         compute.start()
         # Not before: while the model loads, nothing needs a graceful end.
         stopping = _stop_event(stop)
-        servicer.start_serving(LoadedWorker(info=info, compute=compute))
+        servicer.start_serving(Serving(info=worker.info, compute=compute))
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
         announce(f"worker listening on {options.host}:{port}")
         await stopping.wait()

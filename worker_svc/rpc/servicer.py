@@ -15,17 +15,18 @@ from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
 from worker_svc.errors import NotReadyError, SupersededError, WorkerError
 from worker_svc.rpc.compute_thread import ComputeThread
-from worker_svc.rpc.convert import WorkerInfo, worker_hello
+from worker_svc.rpc.convert import worker_hello
 from worker_svc.rpc.hello import check_hello, hello_of
 from worker_svc.rpc.status import status_code_of
 from worker_svc.rpc.step_stream import StepStream
+from worker_svc.runner.worker_info import WorkerInfo
 
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedWorker:
-    """What there is once the weights are loaded."""
+class Serving:
+    """What streams are served with."""
 
     info: WorkerInfo
     compute: ComputeThread
@@ -36,19 +37,19 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
 
     def __init__(self, *, heartbeat_seconds: float = 1.0) -> None:
         self._heartbeat_seconds = heartbeat_seconds
-        self._worker: LoadedWorker | None = None
+        self._serving: Serving | None = None
         self._reason_not_ready = "the worker still loads the model"
         self._stream: StepStream | None = None
         self._fencing_number = 0
         self._worker_epoch = 0
 
-    def start_serving(self, worker: LoadedWorker) -> None:
+    def start_serving(self, serving: Serving) -> None:
         """Take streams from now on."""
-        self._worker = worker
+        self._serving = serving
 
     def stop_serving(self) -> None:
         """End the present stream and take no more."""
-        self._worker = None
+        self._serving = None
         self._reason_not_ready = "the worker stops"
         if self._stream is not None:
             self._stream.end(NotReadyError(self._reason_not_ready))
@@ -62,14 +63,14 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         try:
             requests = aiter(request_iterator)
             hello = hello_of(await anext(requests, None))
-            worker = self._loaded()
-            check_hello(hello, worker.info)
-            stream = self._supersede(hello.fencing_number, worker)
+            serving = self._loaded()
+            check_hello(hello, serving.info)
+            stream = self._supersede(hello.fencing_number, serving)
             # The generator's own end comes late where gRPC drops it half-way: this is on time.
             context.add_done_callback(lambda _: stream.end(None))
             worker_epoch = self._worker_epoch
             _logger.info("epoch %d: engine %d connected", worker_epoch, hello.fencing_number)
-            async for response in stream.responses(worker_hello(worker.info, worker_epoch), requests):
+            async for response in stream.responses(worker_hello(serving.info, worker_epoch), requests):
                 yield response
             _logger.info("epoch %d: the engine closed the stream", worker_epoch)
         except WorkerError as error:
@@ -82,22 +83,22 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         """Tell what this worker is and does."""
         del request
         try:
-            worker = self._loaded()
+            serving = self._loaded()
         except NotReadyError as error:
             await context.abort(status_code_of(error), str(error))
         is_streaming = self._stream is not None and not self._stream.is_ended
         return pb.GetWorkerInfoResponse(
-            hello=worker_hello(worker.info, self._worker_epoch if is_streaming else 0),
-            num_lanes_held=worker.compute.num_lanes_held,
-            num_steps=worker.compute.num_steps,
+            hello=worker_hello(serving.info, self._worker_epoch if is_streaming else 0),
+            num_lanes_held=serving.compute.num_lanes_held,
+            num_steps=serving.compute.num_steps,
         )
 
-    def _loaded(self) -> LoadedWorker:
-        if self._worker is None:
+    def _loaded(self) -> Serving:
+        if self._serving is None:
             raise NotReadyError(self._reason_not_ready)
-        return self._worker
+        return self._serving
 
-    def _supersede(self, fencing_number: int, worker: LoadedWorker) -> StepStream:
+    def _supersede(self, fencing_number: int, serving: Serving) -> StepStream:
         """Make the new stream, ending the old one; the same engine may come again."""
         if fencing_number < self._fencing_number:
             raise SupersededError(
@@ -111,8 +112,8 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._fencing_number = fencing_number
         self._worker_epoch = max(time.time_ns(), self._worker_epoch + 1)
         self._stream = StepStream(
-            worker.compute,
-            max_steps_in_flight=worker.info.max_steps_in_flight,
+            serving.compute,
+            max_steps_in_flight=serving.info.max_steps_in_flight,
             heartbeat_seconds=self._heartbeat_seconds,
         )
         return self._stream

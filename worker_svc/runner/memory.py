@@ -49,6 +49,7 @@ def choose_max_model_len(flag: int, *, max_position_embeddings: int, num_blocks:
     if flag > num_kv_tokens:
         raise MemoryBudgetError(
             f"--max-model-len is {flag}, but the KV cache holds {num_kv_tokens} tokens "
-            f"({num_blocks} blocks of {block_size}): raise --kv-cache-gib or --num-blocks, or lower --max-model-len"
+            f"({num_blocks} blocks of {block_size}): raise --kv-cache-gib or --num-blocks, "
+            "or lower --max-model-len"
         )
     return flag

@@ -12,7 +12,7 @@ from worker_svc.batch.step import Admission
 class TokenPool:
     """One row of token ids a lane."""
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, device: torch.device) -> None:
+    def __init__(self, max_num_seqs: int, max_model_len: int, *, device: torch.device) -> None:
         # Zeros, because padding rows read lane 0 before anybody has written it.
         self._token_pool_LP = torch.zeros((max_num_seqs, max_model_len + 1), dtype=torch.int32, device=device)
 
@@ -21,18 +21,18 @@ class TokenPool:
         for admission in admissions:
             # torch.tensor copies: the array may be a read-only view of a message.
             tokens = torch.tensor(admission.token_ids, dtype=torch.int32)
-            self._token_pool_LP[admission.lane, : len(tokens)].copy_(tokens, non_blocking=True)
+            self._token_pool_LP[admission.lane, : len(tokens)] = tokens
 
     def gather(self, lanes_T: torch.Tensor, positions_T: torch.Tensor) -> torch.Tensor:
-        """Read the ids of these tokens, as int64."""
-        return self._token_pool_LP[lanes_T, positions_T].long()
+        """Return the ids of these tokens, int32."""
+        return self._token_pool_LP[lanes_T, positions_T]
 
-    def store(self, lanes_R: torch.Tensor, positions_R: torch.Tensor, *, token_ids_R: torch.Tensor) -> None:
-        """Write sampled tokens at their positions."""
-        self._token_pool_LP[lanes_R, positions_R] = token_ids_R.int()
+    def store(self, token_ids_R: torch.Tensor, *, lanes_R: torch.Tensor, positions_R: torch.Tensor) -> None:
+        """Write sampled tokens, int32, at their positions."""
+        self._token_pool_LP[lanes_R, positions_R] = token_ids_R
 
     def histories(self, lanes_Q: torch.Tensor, longest: int) -> torch.Tensor:
-        """Read the first ``longest`` ids of these lanes.
+        """Return the first ``longest`` ids of these lanes.
 
         Returns:
             (Q, W) int64; what stands past a lane's own tokens means nothing.

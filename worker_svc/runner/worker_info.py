@@ -1,0 +1,33 @@
+"""What a loaded worker is: told to every engine, and handed to the server.
+
+Plain values. Knows nothing about how they travel.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker_svc.batch.checks import TableLimits
+from worker_svc.runner.step_executor import StepExecutor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerInfo:
+    """What this worker is; the same for every stream."""
+
+    config_hash: str
+    tokenizer_hash: str
+    limits: TableLimits
+    max_steps_in_flight: int
+    device: str
+    dtype: str
+    attention_backend: str
+    tp_size: int
+    versions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedWorker:
+    """All there is once the weights are loaded."""
+
+    info: WorkerInfo
+    executor: StepExecutor
