@@ -267,7 +267,8 @@ class CoreDriver:
         state = self.core.state()
         num_held = len(self.held_blocks())
         assert state.num_blocks == self.limits.num_blocks
-        assert state.num_free_blocks + state.num_cached_blocks + num_held == self.limits.num_blocks
+        num_free = state.num_free_blocks + state.num_cached_blocks
+        assert num_free + num_held == self.limits.num_blocks, "free + cached + held = pool"
         assert state.num_waiting + state.num_running + state.num_preempted == len(self.live_handles)
         assert state.num_steps_in_flight == self.core.num_steps_in_flight == len(self.in_flight)
 
