@@ -1,0 +1,33 @@
+"""The worker as a process of its own, from the command line to its end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+from stepwire.worker.v1 import worker_service_pb2 as pb
+from stepwire.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
+
+from tools.services import ServiceError, running
+
+
+def test_it_tells_how_it_starts_serves_and_stops_on_a_signal(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    flags = ("--port", "0", "--num-blocks", "8", "--torch-threads", "1")
+    with running("worker_svc", "--model", str(checkpoint_folder("qwen3_tiny")), *flags) as worker:
+        with grpc.insecure_channel(worker.address()) as channel:
+            info = WorkerServiceStub(channel).GetWorkerInfo(pb.GetWorkerInfoRequest())
+        assert (info.hello.num_blocks, info.hello.max_model_len, info.hello.worker_epoch) == (8, 128, 0)
+        assert worker.stop() == 0
+    starts = [line.split()[0] for line in worker.lines]
+    assert starts[:7] == ["versions", "model", "device", "KV", "limits", "weights", "worker"]
+
+
+def test_a_start_that_fails_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    with pytest.raises(ServiceError), running("worker_svc", "--model", str(folder), "--port", "0") as worker:
+        worker.address()
+    assert worker.process.wait(5) == 1
+    assert worker.lines == [f"error: model '{folder}' is no model folder: it holds no config.json\n"]

@@ -1,0 +1,181 @@
+"""The worker's options: limits, flags, environment, sizes."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from model.config import ModelConfig
+from model.rope_config import RopeConfig
+from worker_svc.config import WorkerConfig
+from worker_svc.errors import ConfigError, MemoryBudgetError
+from worker_svc.flags import check_environment, field_docstrings
+from worker_svc.runner.memory import choose_max_model_len, choose_num_blocks, kv_bytes_per_block
+from worker_svc.tp.group import TpGroup, make_tp_group
+
+PREFIX = "STEPWIRE_WORKER_"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("model", "", "--model is '', but must name a model folder or a hub id"),
+        ("host", "", "--host is '', but must name an address to listen on"),
+        ("port", 65536, "--port is 65536, but must be in [0, 65535]"),
+        ("port", -1, "--port is -1, but must be in [0, 65535]"),
+        ("device", "tpu", "--device is 'tpu', but must be one of cpu, cuda"),
+        ("dtype", "int8", "--dtype is 'int8', but must be one of auto, float32, bfloat16, float16"),
+        ("block_size", 0, "--block-size is 0, but must be in [1, 1024]"),
+        ("num_blocks", -1, "--num-blocks is -1, but must be in [0, 2147483647]"),
+        ("kv_cache_gib", 0.0, "--kv-cache-gib is 0.0, but must be above 0 and finite"),
+        ("kv_cache_gib", float("nan"), "--kv-cache-gib is nan, but must be above 0 and finite"),
+        ("kv_cache_gib", float("inf"), "--kv-cache-gib is inf, but must be above 0 and finite"),
+        ("max_num_seqs", 0, "--max-num-seqs is 0, but must be in [1, 65536]"),
+        ("max_num_batched_tokens", 63, "--max-num-batched-tokens is 63, but must be in [64, 16777216]"),
+        ("max_model_len", -1, "--max-model-len is -1, but must be in [0, 2147483647]"),
+        ("torch_threads", -1, "--torch-threads is -1, but must be in [0, 1024]"),
+        ("max_steps_in_flight", 5, "--max-steps-in-flight is 5, but must be in [1, 4]"),
+        ("max_message_mib", 0, "--max-message-mib is 0, but must be in [1, 2047]"),
+        ("log_level", "loud", "--log-level is 'loud', but must be one of debug, info, warning, error"),
+    ],
+)
+def test_a_wrong_option_is_named_with_value_and_limit(option: str, value: Any, message: str) -> None:
+    options: dict[str, Any] = {"model": "m", option: value}
+    with pytest.raises(ConfigError) as caught:
+        WorkerConfig(**options)
+    assert str(caught.value) == message
+
+
+def test_every_field_has_the_help_of_its_flag() -> None:
+    helps = field_docstrings(WorkerConfig)
+    assert list(helps) == list(WorkerConfig.__dataclass_fields__)
+    assert helps["block_size"] == "Tokens a block of the KV cache holds."
+
+
+def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
+    check_environment(WorkerConfig, PREFIX, ["STEPWIRE_WORKER_PORT", "STEPWIRE_SCHEDULER_X", "PATH"])
+    with pytest.raises(ConfigError, match="unknown environment variable STEPWIRE_WORKER_PROT; options are"):
+        check_environment(WorkerConfig, PREFIX, ["STEPWIRE_WORKER_PORT", "STEPWIRE_WORKER_PROT"])
+
+
+def run_worker(*flags: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run the command line with nothing else in the environment."""
+    return subprocess.run(
+        [sys.executable, "-m", "worker_svc", *flags],
+        env={"PYTHONPATH": ":".join(sys.path), "COLUMNS": "200", **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_help_explains_every_flag() -> None:
+    result = run_worker("--help")
+    assert result.returncode == 0
+    for name in WorkerConfig.__dataclass_fields__:
+        assert f"--{name.replace('_', '-')}" in result.stdout
+        assert f"{PREFIX}{name.upper()}" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "line"),
+    [
+        (
+            ["--model", "m"],
+            {"WORLD_SIZE": "2", "RANK": "1"},
+            "error: WORLD_SIZE is 2, but must be 1: tensor parallelism does not exist yet. "
+            "Start one process, with torchrun --nproc-per-node 1\n",
+        ),
+        (
+            ["--model", "m"],
+            {"LOCAL_RANK": "one"},
+            "error: LOCAL_RANK is 'one', but must be a number, as torchrun sets it\n",
+        ),
+        (
+            [],
+            {"STEPWIRE_WORKER_MODEL": "m", "STEPWIRE_WORKER_BLOCK_SIZE": "2000"},
+            "error: --block-size is 2000, but must be in [1, 1024]\n",
+        ),
+    ],
+)
+def test_a_wrong_start_is_one_line_and_exit_code_1(
+    flags: list[str], environment: dict[str, str], line: str
+) -> None:
+    result = run_worker(*flags, **environment)
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", line)
+
+
+def test_a_rank_computes_on_its_own_gpu() -> None:
+    assert make_tp_group("cpu", rank=0, size=1, local_rank=0) == TpGroup(rank=0, size=1, device="cpu")
+    assert make_tp_group("cuda", rank=0, size=1, local_rank=3).device == "cuda:3"
+
+
+def model_of(num_layers: int, num_kv_heads: int, head_dim: int) -> ModelConfig:
+    return ModelConfig(
+        architecture="LlamaForCausalLM",
+        vocab_size=10,
+        hidden_size=8,
+        intermediate_size=8,
+        num_layers=num_layers,
+        num_heads=num_kv_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        rms_norm_eps=1e-6,
+        rope=RopeConfig(),
+        max_position_embeddings=100,
+        is_tied=True,
+        has_qk_norm=False,
+        has_attention_bias=False,
+        eos_token_ids=(),
+        dtype="float32",
+    )
+
+
+def test_a_block_holds_k_and_v_of_all_layers() -> None:
+    # SmolLM2-135M in fp32: 2 * 30 layers * 16 tokens * 3 heads * 64 * 4 bytes.
+    assert kv_bytes_per_block(model_of(30, 3, 64), block_size=16, itemsize_bytes=4) == 737_280
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "kv_cache_gib", "expected"),
+    [(5, 1.0, 5), (0, 1.0, 1023), (0, 2 / 1024, 1), (0, 2.9 / 1024, 1)],
+)
+def test_one_block_of_the_budget_is_for_padding(num_blocks: int, kv_cache_gib: float, expected: int) -> None:
+    chosen = choose_num_blocks(num_blocks=num_blocks, kv_cache_gib=kv_cache_gib, bytes_per_block=2**20)
+    assert chosen == expected
+
+
+def test_a_budget_of_less_than_two_blocks_says_what_to_change() -> None:
+    with pytest.raises(MemoryBudgetError) as caught:
+        choose_num_blocks(num_blocks=0, kv_cache_gib=0.0009765625, bytes_per_block=2**20)
+    assert str(caught.value) == (
+        "--kv-cache-gib is 0.0009765625, but must hold two blocks of 1048576 bytes: "
+        "give at least 0.001953, or lower --block-size"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "num_blocks", "expected"), [(0, 3, 48), (0, 7, 100), (48, 3, 48), (1, 3, 1)]
+)
+def test_a_request_is_as_long_as_model_and_cache_allow(flag: int, num_blocks: int, expected: int) -> None:
+    chosen = choose_max_model_len(flag, max_position_embeddings=100, num_blocks=num_blocks, block_size=16)
+    assert chosen == expected
+
+
+def test_a_length_that_the_cache_does_not_hold_says_what_to_change() -> None:
+    with pytest.raises(MemoryBudgetError) as caught:
+        choose_max_model_len(49, max_position_embeddings=100, num_blocks=3, block_size=16)
+    assert str(caught.value) == (
+        "--max-model-len is 49, but the KV cache holds 48 tokens (3 blocks of 16): "
+        "raise --kv-cache-gib or --num-blocks, or lower --max-model-len"
+    )
+
+
+def test_a_length_past_the_models_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose_max_model_len(101, max_position_embeddings=100, num_blocks=30, block_size=16)
+    assert str(caught.value) == (
+        "--max-model-len is 101, but must be at most 100, the model's max_position_embeddings"
+    )
