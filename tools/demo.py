@@ -35,7 +35,8 @@ def running_services(model: str) -> Iterator[str]:
     Raises:
         DemoError: if the services end before they listen, do not end when told to, or end badly.
     """
-    arguments = ["serve", "--device", "cpu", "--model", model, "--port", "0"]
+    # Warnings only: the log of each call would stand in the middle of the answer.
+    arguments = ["serve", "--device", "cpu", "--model", model, "--port", "0", "--log-level", "warning"]
     print(f"$ stepwire {' '.join(arguments)}", flush=True)
     command = [sys.executable, "-m", "stepwire_cli", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:

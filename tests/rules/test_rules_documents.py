@@ -20,6 +20,22 @@ TESTED_COMMANDS = {
     "make setup": ".ci/run",
     "make check": ".ci/run",
     "make demo": "tests/e2e/test_e2e_demo.py::test_the_demo_asks_and_stops",
+    "stepwire serve --model .cache/models/SmolLM2-135M-Instruct": (
+        "tests/rpc/test_cli_serve.py::test_start_up_lines_and_an_ordered_stop"
+    ),
+    'stepwire generate "The capital of France is"': (
+        "tests/rpc/test_cli_generate.py::test_the_text_goes_to_stdout"
+    ),
+    "python -m worker_svc --model .cache/models/SmolLM2-135M-Instruct --port 50061": (
+        "tests/e2e/test_e2e_generation.py::test_text_in_text_out"
+    ),
+    "python -m scheduler_svc --model .cache/models/SmolLM2-135M-Instruct --worker 127.0.0.1:50061": (
+        "tests/e2e/test_e2e_generation.py::test_text_in_text_out"
+    ),
+    "stepwire chat": "tests/rpc/test_cli_chat.py::test_each_turn_carries_the_conversation_so_far",
+    "stepwire state": "tests/rpc/test_cli_generate.py::test_state_once",
+    "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
+    "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
 }
 
 

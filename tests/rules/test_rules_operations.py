@@ -6,6 +6,9 @@ A failing row is printed as it should stand in the document.
 import ast
 import dataclasses
 import inspect
+import os
+import subprocess
+import sys
 import textwrap
 from typing import Any
 
@@ -16,7 +19,7 @@ from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.frontend.server import READY_SERVICE
 from scheduler_svc.frontend.status import STATUS_OF_ERROR
 from scheduler_svc.frontend.streams import MAX_PENDING
-from tests.rules.source_tree import expect_none, read_file
+from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 from worker_svc.config import WorkerConfig
 
 DOCUMENT = "docs/operations.md"
@@ -29,6 +32,26 @@ def test_every_flag_stands_in_the_table_with_its_default(config_class: type[Any]
     rows = [_row(field, meanings[field.name]) for field in dataclasses.fields(config_class)]
     expect_none([row for row in rows if row not in section])
     assert section.count("| `--") == len(rows), "a flag in the table that does not exist"
+
+
+@pytest.mark.parametrize(
+    ("module", "config_class"), [("scheduler_svc", SchedulerConfig), ("worker_svc", WorkerConfig)]
+)
+def test_help_explains_every_flag(module: str, config_class: type[Any]) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", module, "--help"],
+        cwd=REPOSITORY,
+        env={**os.environ, "COLUMNS": "400", "TERM": "dumb"},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    meanings = _field_docstrings(config_class)
+    shown = " ".join(result.stdout.split())
+    fields = dataclasses.fields(config_class)
+    expect_none([field.name for field in fields if f"--{field.name.replace('_', '-')} " not in shown])
+    expect_none([meaning for meaning in meanings.values() if meaning not in shown])
 
 
 def test_health_names_are_documented() -> None:
