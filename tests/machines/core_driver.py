@@ -6,15 +6,16 @@ to that of the same request run alone.
 """
 
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from scheduler_svc.core.plan import Admission, FinishedRequest, StepOutputs, StepPlan
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import CoreLimits, FinishReason, Request, SamplingParams
-from tests.machines.naive_worker import NaiveWorker, run_alone
+from tests.machines.books import InFlight, Tracked, copy_plan
+from tests.machines.naive_worker import NaiveWorker
 
 MakeScheduler = Callable[[CoreLimits], Scheduler]
 
@@ -22,39 +23,6 @@ MakeScheduler = Callable[[CoreLimits], Scheduler]
 def make_checked_scheduler(limits: CoreLimits) -> Scheduler:
     """Make the core as it is, checking itself after every call."""
     return Scheduler(limits, is_checked=True)
-
-
-@dataclass(slots=True, kw_only=True)
-class Tracked:
-    """One request in the driver's books."""
-
-    request: Request
-    lane: int = -1
-    blocks: list[int] = field(default_factory=list)
-    output: list[int] = field(default_factory=list)
-    num_admissions: int = 0
-    ended: FinishedRequest | None = None
-
-    def expected_output(self) -> list[int]:
-        """Generate alone up to the present limit."""
-        prompt = self.request.prompt_token_ids.tolist()
-        return run_alone(prompt, self.request.max_total_tokens - len(prompt), self.request.sampling)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlight:
-    """A plan as it was when it came, and whose its sampling and other rows are."""
-
-    plan: StepPlan
-    copy: list[object]
-    row_handles: tuple[int, ...]
-    sampling_handles: tuple[int, ...]
-
-
-def _plain(plan: StepPlan) -> list[object]:
-    items: list[StepPlan | Admission] = [plan, *plan.admissions]
-    values = [getattr(item, each.name) for item in items for each in fields(item)]
-    return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
 
 
 class CoreDriver:
@@ -67,6 +35,16 @@ class CoreDriver:
         self.in_flight: deque[InFlight] = deque()
         self.worker = NaiveWorker(limits, self._salt_of)
         self.num_preemptions = 0
+        self.has_failed = False
+        """Whether a call went wrong, after which nothing more can be told."""
+
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Carry out one call and compare the books after it."""
+        self.has_failed = True
+        yield
+        self.check()
+        self.has_failed = False
 
     def _salt_of(self, handle: int) -> str:
         return self.requests[handle].request.cache_salt
@@ -98,8 +76,8 @@ class CoreDriver:
             handle=handle,
         )
         self.core.add(request)
-        self.requests[handle] = Tracked(request=request)
-        self.check()
+        with self._checked():
+            self.requests[handle] = Tracked(request=request)
         return handle
 
     def finish(
@@ -108,23 +86,25 @@ class CoreDriver:
         """Finish a request in any state; an ended one must stay as it is."""
         tracked = self.requests[handle]
         was_ended = tracked.ended
-        finished = self.core.finish(tracked.request.request_id, reason, num_tokens)
-        if was_ended:
-            assert finished is None, f"request {handle} ended twice"
-        else:
-            assert finished is not None, f"live request {handle} is unknown"
-            assert finished.reason is reason
-            assert finished.num_output_tokens == (len(tracked.output) if num_tokens is None else num_tokens)
-            self._end(finished)
-        self.check()
+        with self._checked():
+            finished = self.core.finish(tracked.request.request_id, reason, num_tokens)
+            if was_ended:
+                assert finished is None, f"request {handle} ended twice"
+            else:
+                assert finished is not None, f"live request {handle} is unknown"
+                assert finished.reason is reason
+                assert finished.num_output_tokens == (
+                    len(tracked.output) if num_tokens is None else num_tokens
+                )
+                self._end(finished)
         return finished
 
     def schedule(self) -> StepPlan | None:
         """Ask for the next plan and send it."""
-        plan = self.core.schedule()
-        if plan is not None:
-            self._take_plan(plan)
-        self.check()
+        with self._checked():
+            plan = self.core.schedule()
+            if plan is not None:
+                self._take_plan(plan)
         return plan
 
     def _take_plan(self, plan: StepPlan) -> None:
@@ -140,10 +120,13 @@ class CoreDriver:
         for handle in row_handles:
             self._check_row(handle)
         samples = zip(row_handles, plan.row_samples.tolist(), strict=True)
-        sampling_handles = tuple(handle for handle, is_sampling in samples if is_sampling)
-        self.in_flight.append(
-            InFlight(plan=plan, copy=_plain(plan), row_handles=row_handles, sampling_handles=sampling_handles)
+        step = InFlight(
+            plan=plan,
+            copy=copy_plan(plan),
+            row_handles=row_handles,
+            sampling_handles=tuple(handle for handle, is_sampling in samples if is_sampling),
         )
+        self.in_flight.append(step)
 
     def _release(self, tracked: Tracked) -> None:
         tracked.lane = -1
@@ -158,7 +141,7 @@ class CoreDriver:
         request = tracked.request
         assert tracked.ended is None, "an ended request is admitted"
         assert tracked.lane < 0, "a running request is admitted"
-        assert not self._has_row_in_flight(admission.handle), "admitted again with a row in flight"
+        assert admission.handle not in self.handles_in_flight(), "admitted again with a row in flight"
         assert admission.token_ids.tolist() == [*request.prompt_token_ids.tolist(), *tracked.output]
         assert admission.num_prompt_tokens == len(request.prompt_token_ids)
         assert admission.owner == request.owner
@@ -168,32 +151,33 @@ class CoreDriver:
         tracked.lane = admission.lane
         tracked.blocks = admission.block_ids.tolist()
 
-    def _has_row_in_flight(self, handle: int) -> bool:
-        return any(handle in step.row_handles for step in self.in_flight)
+    def handles_in_flight(self) -> set[int]:
+        """Handles of all requests with a row in a step that is not folded."""
+        return {handle for step in self.in_flight for handle in step.row_handles}
 
     def _check_row(self, handle: int) -> None:
         tracked = self.requests[handle]
         assert tracked.ended is None, "an ended request gets a row"
-        is_allowed = tracked.request.runs_ahead or not self._has_row_in_flight(handle)
+        is_allowed = tracked.request.runs_ahead or handle not in self.handles_in_flight()
         assert is_allowed, "a request that does not run ahead has two rows in flight"
 
     def update(self) -> StepOutputs:
         """Run the oldest step in flight and fold its result in."""
-        step = self.in_flight.popleft()
-        assert _plain(step.plan) == step.copy, "a plan changed after it was returned"
-        result = self.worker.execute(step.plan)
-        expected = [
-            (self.requests[handle].request.owner, handle, token)
-            for handle, token in zip(step.sampling_handles, result.token_ids.tolist(), strict=True)
-            if self.requests[handle].ended is None
-        ]
-        outputs = self.core.update(result)
-        found = zip(
-            outputs.owners.tolist(), outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True
-        )
-        assert sorted(found) == sorted(expected), "tokens of live requests, each once"
-        self._take_outputs(outputs)
-        self.check()
+        with self._checked():
+            step = self.in_flight.popleft()
+            assert copy_plan(step.plan) == step.copy, "a plan changed after it was returned"
+            result = self.worker.execute(step.plan)
+            expected = [
+                (self.requests[handle].request.owner, handle, token)
+                for handle, token in zip(step.sampling_handles, result.token_ids.tolist(), strict=True)
+                if self.requests[handle].ended is None
+            ]
+            outputs = self.core.update(result)
+            found = zip(
+                outputs.owners.tolist(), outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True
+            )
+            assert sorted(found) == sorted(expected), "tokens of live requests, each once"
+            self._take_outputs(outputs)
         return outputs
 
     def _take_outputs(self, outputs: StepOutputs) -> None:
@@ -236,11 +220,11 @@ class CoreDriver:
         self.worker = NaiveWorker(limits, self._salt_of)
         for tracked in self.requests.values():
             tracked.lane, tracked.blocks = -1, []
-        ended = self.core.reset(limits)
-        for finished in ended:
-            self._check_end_by_reset(finished)
-            self._end(finished)
-        self.check()
+        with self._checked():
+            ended = self.core.reset(limits)
+            for finished in ended:
+                self._check_end_by_reset(finished)
+                self._end(finished)
         return ended
 
     def _check_end_by_reset(self, finished: FinishedRequest) -> None:
@@ -263,7 +247,7 @@ class CoreDriver:
         return {block for tracked in self.requests.values() for block in tracked.blocks}
 
     def check(self) -> None:
-        """Compare the core's books to the driver's."""
+        """Compare the core's counts to the driver's books."""
         state = self.core.state()
         num_held = len(self.held_blocks())
         assert state.num_blocks == self.limits.num_blocks

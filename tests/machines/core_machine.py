@@ -37,14 +37,15 @@ class Wish:
     tail: list[int]
     max_tokens: int | None
     sampling: SamplingParams
-    cache_salt: str
+    cache_salt: str | None
+    """None: the same as that of the request it goes on from."""
     runs_ahead: bool
 
 
 WISHES = st.builds(
     Wish,
-    history=st.integers(0, 9),
-    num_shared=st.integers(0, 16),
+    history=st.integers(0, 5),
+    num_shared=st.sampled_from([40, 0, 4, 7, 8, 12]),
     tail=st.lists(st.sampled_from(VOCABULARY), max_size=5),
     max_tokens=st.sampled_from([None, 9, 12, 1, 2, 5, 16]),
     sampling=st.builds(
@@ -53,9 +54,10 @@ WISHES = st.builds(
         stop_token_ids=st.sampled_from([(), (), STOP_IDS[:1], STOP_IDS]),
         min_tokens=st.sampled_from([0, 0, 3]),
     ),
-    cache_salt=st.sampled_from(["", "", "", "a", "b"]),
+    cache_salt=st.sampled_from([None, None, None, "", "a"]),
     runs_ahead=st.sampled_from([True, True, True, False]),
 )
+WISH_LISTS = st.lists(WISHES, min_size=1, max_size=4)
 
 
 @st.composite
@@ -79,13 +81,14 @@ class CoreMachine(RuleBasedStateMachine):
         """Make the core under test; faulty machines override this."""
         return make_checked_scheduler(limits)
 
-    @initialize(limits=core_limits(), depth=st.sampled_from([2, 3, 4, 1]))
-    def start(self, limits: CoreLimits, depth: int) -> None:
+    @initialize(limits=core_limits(), depth=st.sampled_from([2, 3, 4, 1]), wishes=WISH_LISTS)
+    def start(self, limits: CoreLimits, depth: int, wishes: list[Wish]) -> None:
         """Begin an epoch."""
         self.driver = CoreDriver(limits, self.make_scheduler)
         self.depth = depth
+        self.add(wishes)
 
-    @rule(wishes=st.lists(WISHES, min_size=1, max_size=4))
+    @rule(wishes=WISH_LISTS)
     def add(self, wishes: list[Wish]) -> None:
         """Add requests that fit, cutting what does not; one that finds the queue full is refused."""
         for wish in wishes:
@@ -98,34 +101,39 @@ class CoreMachine(RuleBasedStateMachine):
     def _add(self, wish: Wish) -> None:
         limits = self.driver.limits
         most = min(limits.max_model_len, limits.num_blocks * limits.block_size)
-        history = self._history(wish.history)
+        history, salt = self._history(wish.history)
         prompt = ([*history[: wish.num_shared], *wish.tail] or [1])[: most - 1]
         self.driver.add(
             prompt,
             max_tokens=None if wish.max_tokens is None else min(wish.max_tokens, most - len(prompt)),
             sampling=wish.sampling,
-            cache_salt=wish.cache_salt,
+            cache_salt=salt if wish.cache_salt is None else wish.cache_salt,
             runs_ahead=wish.runs_ahead,
         )
 
-    def _history(self, index: int) -> list[int]:
-        """Give all that a request gets, as the next prompt of a chat does; or what all may share."""
+    def _history(self, index: int) -> tuple[list[int], str]:
+        """Give all that an earlier request gets, to go on from as a chat does, or what all may share."""
         handle = len(self.driver.requests) - index
         if index == 0 or handle < 1:
-            return FIRST_HISTORY
+            return FIRST_HISTORY, ""
         tracked = self.driver.requests[handle]
-        return [*tracked.request.prompt_token_ids.tolist(), *tracked.expected_output()]
+        prompt = tracked.request.prompt_token_ids.tolist()
+        return [*prompt, *tracked.expected_output()], tracked.request.cache_salt
 
     @precondition(lambda self: self.driver.requests)
     @rule(
+        group=st.sampled_from(["in flight", "live", "all"]),
         index=st.integers(0, 20),
-        is_live=st.sampled_from([True, True, True, False]),
         reason=st.sampled_from(OUTSIDE_REASONS),
         num_dropped=st.integers(0, 2),
     )
-    def finish(self, index: int, is_live: bool, reason: FinishReason, num_dropped: int) -> None:
+    def finish(self, group: str, index: int, reason: FinishReason, num_dropped: int) -> None:
         """Finish a request wherever it stands, ended ones too."""
-        handles = (is_live and self.driver.live_handles) or list(self.driver.requests)
+        handles = list(self.driver.requests)
+        if group != "all":
+            handles = self.driver.live_handles or handles
+        if group == "in flight":
+            handles = sorted(self.driver.handles_in_flight() & set(handles)) or handles
         handle = handles[index % len(handles)]
         num_output_tokens = len(self.driver.requests[handle].output)
         is_stop_string = reason is FinishReason.STOP_STRING
@@ -184,5 +192,5 @@ class CoreMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Come to rest with nothing held."""
-        if hasattr(self, "driver"):
+        if hasattr(self, "driver") and not self.driver.has_failed:
             self.driver.drain(self.depth)

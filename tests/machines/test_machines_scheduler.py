@@ -13,7 +13,7 @@ def test_scheduler_machine() -> None:
     run_state_machine_as_test(
         CoreMachine,
         settings=settings(
-            max_examples=120,
+            max_examples=200,
             stateful_step_count=40,
             derandomize=True,
             deadline=None,

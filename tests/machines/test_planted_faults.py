@@ -72,7 +72,7 @@ def make_leaky_scheduler(limits: CoreLimits) -> Scheduler:
 
 
 def find_by_machine(make_scheduler: Callable[[CoreLimits], Scheduler]) -> str:
-    """Run the machine on a faulty core until it fails; give the message of what failed first."""
+    """Run the machine on a faulty core until it fails; give the message."""
 
     class FaultyMachine(CoreMachine):
         def make_scheduler(self, limits: CoreLimits) -> Scheduler:
@@ -92,10 +92,7 @@ def find_by_machine(make_scheduler: Callable[[CoreLimits], Scheduler]) -> str:
                 suppress_health_check=tuple(HealthCheck),
             ),
         )
-    error: BaseException = caught.value
-    while error.__context__ is not None:  # coming to rest fails as well, after the first failure
-        error = error.__context__
-    return str(error)
+    return str(caught.value)
 
 
 def abort_with_a_row_in_flight(driver: CoreDriver) -> None:
