@@ -189,9 +189,22 @@ async def test_a_broken_bulk_stream_raises(
 ) -> None:
     fake_service.error = (grpc.StatusCode.UNAVAILABLE, "the server drains")
     async with client.generate_many([GenerationRequest.of("a")]) as stream:
-        for _ in range(2):  # the second time the call has ended before anything is sent
+        for _ in range(2):  # the error stays
             with pytest.raises(Unavailable, match=r"^the server drains$"):
                 await anext(stream)
+
+
+async def test_a_closed_bulk_stream_sends_no_more(
+    client: AsyncStepwireClient, fake_service: FakeGenerationService
+) -> None:
+    requests = [GenerationRequest.of("a"), GenerationRequest.of("b")]
+    async with client.generate_many(requests, max_concurrent=1) as stream:
+        while not isinstance((await anext(stream))[1], FinalOutput):
+            pass
+        stream.close()
+        with pytest.raises(Cancelled):
+            await anext(stream)
+    assert len(fake_service.requests) == 1
 
 
 async def test_an_empty_bulk_ends_at_once(client: AsyncStepwireClient) -> None:

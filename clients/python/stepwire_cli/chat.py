@@ -3,6 +3,7 @@
 Knows nothing about how a server works. What is said so far lives here only: each turn sends it whole.
 """
 
+import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import Annotated
@@ -32,6 +33,8 @@ def run_chat(flags: ChatFlags) -> None:
         info = client.model_info(timeout_seconds=flags.timeout_seconds)
         if not info.has_chat_template:
             fail(f"{info.model_name} has no chat template; try: stepwire generate --raw")
+        if importlib.util.find_spec("readline"):  # an option of CPython's build
+            importlib.import_module("readline")  # gives input() line editing and a history
         typer.echo(f"{info.model_name} at {flags.address}. {HELP_LINE}", err=True)
         Chat(client, flags, options).run()
 
@@ -93,6 +96,7 @@ def _read_line() -> str | None:
         try:
             return input("> " if sys.stdin.isatty() else "").strip()
         except EOFError:
+            typer.echo(err=True)  # Ctrl-D leaves the cursor in the line of the prompt
             return None
         except KeyboardInterrupt:
             typer.echo("\n/quit leaves.", err=True)

@@ -23,11 +23,14 @@ _LAST_LINES_SECONDS = 2.0
 class Child:
     """One running child process."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, *, grace_seconds: float) -> None:
+    def __init__(
+        self, name: str, process: asyncio.subprocess.Process, *, color: str, grace_seconds: float
+    ) -> None:
         self.name = name
         self.process = process
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """HOST:PORT, once the child has told that it listens."""
+        self._prefix = typer.style(f"{name:{_NAME_WIDTH}}|", fg=color)
         self._grace_seconds = grace_seconds
         self._listening = re.compile(rf"{re.escape(name)} listening on (\S+)")
         self._relays = [
@@ -88,8 +91,7 @@ class Child:
         self._tell(line, is_error=True)
 
     def _tell(self, line: str, *, is_error: bool) -> None:
-        color = _COLORS[sum(self.name.encode()) % len(_COLORS)]
-        typer.echo(f"{typer.style(f'{self.name:{_NAME_WIDTH}}|', fg=color)} {line}", err=is_error)
+        typer.echo(f"{self._prefix} {line}", err=is_error)
 
 
 class ChildGroup:
@@ -109,7 +111,8 @@ class ChildGroup:
             stderr=None if sys.stderr.isatty() else asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        child = Child(name, process, grace_seconds=grace_seconds)
+        color = _COLORS[len(self._children) % len(_COLORS)]
+        child = Child(name, process, color=color, grace_seconds=grace_seconds)
         self._children.append(child)
         self._watchers.append(asyncio.create_task(self._watch(child)))
         return child
