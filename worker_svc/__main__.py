@@ -31,7 +31,7 @@ def main() -> None:
     settings = {"auto_envvar_prefix": PREFIX.removesuffix("_")}
     app.command(context_settings=settings, help=HELP)(config_command(WorkerConfig, _run))
     try:
-        check_environment(WorkerConfig, PREFIX, os.environ)
+        check_environment(WorkerConfig, PREFIX, names=os.environ)
         app(prog_name="python -m worker_svc")
     except StartupError as error:
         typer.echo(f"error: {error}", err=True)

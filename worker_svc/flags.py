@@ -46,7 +46,7 @@ def field_docstrings(config_class: type[Any]) -> dict[str, str]:
     }
 
 
-def check_environment(config_class: type[Any], prefix: str, names: Iterable[str]) -> None:
+def check_environment(config_class: type[Any], prefix: str, *, names: Iterable[str]) -> None:
     """Refuse variables that carry the prefix and name no option.
 
     Raises:

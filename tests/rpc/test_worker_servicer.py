@@ -2,15 +2,18 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
+from tests.rpc.fake_model_runner import FakeModelRunner
 from tests.rpc.worker_harness import (
     HELLO,
+    INFO,
+    LIMITS,
     Worker,
     admission,
     end_of,
@@ -21,7 +24,10 @@ from tests.rpc.worker_harness import (
     until,
 )
 from worker_svc import errors
+from worker_svc.rpc.compute_thread import ComputeThread
+from worker_svc.rpc.servicer import Serving, WorkerServicer
 from worker_svc.rpc.status import STATUS_CODES
+from worker_svc.runner.step_executor import StepExecutor
 
 
 @pytest.fixture
@@ -41,6 +47,15 @@ async def test_hellos_then_one_result_a_step_in_order(worker: Worker) -> None:
     assert await result_of(call) == (2, [4, 2004])
     await call.done_writing()
     assert await end_of(call) == (grpc.StatusCode.OK, "")
+
+
+async def test_a_stream_runs_more_steps_than_may_be_in_flight(worker: Worker) -> None:
+    call, _ = await worker.open()
+    await call.write(rows(1, (0, 3), admissions=[admission(0)]))
+    for step_id in range(2, 9):
+        assert await result_of(call) == (step_id - 1, [step_id + 1])
+        await call.write(rows(step_id, (0, 1)))
+    assert await result_of(call) == (8, [10])
 
 
 async def test_a_step_without_rows_is_answered(worker: Worker) -> None:
@@ -222,6 +237,28 @@ async def test_a_message_over_the_limit_is_refused_by_grpc(worker: Worker) -> No
     assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert "larger than max (2097164 vs. 1048576)" in details
     await worker.open()
+
+
+async def test_a_stream_that_grpc_drops_while_it_writes_is_ended() -> None:
+    class Context:
+        def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+            self.callback = callback
+
+    async def requests() -> AsyncIterator[pb.RunStepsRequest]:
+        yield pb.RunStepsRequest(hello=HELLO)
+        await asyncio.sleep(60)
+
+    servicer, context = WorkerServicer(), Context()
+    compute = ComputeThread(StepExecutor(LIMITS, FakeModelRunner()))
+    servicer.start_serving(Serving(info=INFO, compute=compute))
+    responses = servicer.RunSteps(requests(), context)
+    epoch = (await anext(responses)).hello.worker_epoch
+    info = await servicer.GetWorkerInfo(pb.GetWorkerInfoRequest(), context)
+    assert info.hello.worker_epoch == epoch > 0
+    context.callback(context)
+    info = await servicer.GetWorkerInfo(pb.GetWorkerInfoRequest(), context)
+    assert info.hello.worker_epoch == 0
+    assert [response async for response in responses] == []
 
 
 def test_every_error_of_a_stream_has_a_status_code() -> None:

@@ -54,9 +54,9 @@ def test_every_field_has_the_help_of_its_flag() -> None:
 
 
 def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
-    check_environment(WorkerConfig, PREFIX, ["STEPWIRE_WORKER_PORT", "STEPWIRE_SCHEDULER_X", "PATH"])
+    check_environment(WorkerConfig, PREFIX, names=["STEPWIRE_WORKER_PORT", "STEPWIRE_SCHEDULER_X", "PATH"])
     with pytest.raises(ConfigError, match="unknown environment variable STEPWIRE_WORKER_PROT; options are"):
-        check_environment(WorkerConfig, PREFIX, ["STEPWIRE_WORKER_PORT", "STEPWIRE_WORKER_PROT"])
+        check_environment(WorkerConfig, PREFIX, names=["STEPWIRE_WORKER_PORT", "STEPWIRE_WORKER_PROT"])
 
 
 def run_worker(*flags: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -9,14 +9,17 @@ Lives on the asyncio loop; knows nothing about other streams, fencing or tensors
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
 from worker_svc.batch.step import StepResult
-from worker_svc.errors import ProtocolError, WorkerError
+from worker_svc.errors import ProtocolError, StepFailedError, WorkerError
 from worker_svc.rpc.compute_thread import ComputeThread, StepEpoch
 from worker_svc.rpc.convert import result_to_proto, step_from_proto
+
+_logger = logging.getLogger(__name__)
 
 
 class _StreamEnd:
@@ -91,7 +94,10 @@ class StepStream:
                 self._take(request)
         except WorkerError as error:
             self.end(error)
-        else:
+        except Exception as error:
+            _logger.exception("reading the step stream failed")
+            self.end(StepFailedError(f"reading the step stream failed: {type(error).__name__}: {error}"))
+        finally:
             self.end(None)
 
     def _take(self, request: pb.RunStepsRequest) -> None:
