@@ -77,7 +77,7 @@ async def _serve(
         max_message_bytes=config.max_message_bytes,
         step_timeout_seconds=config.step_timeout_seconds,
     )
-    engine, link = make_engine(config, identity, link_options)
+    engine, link = make_engine(config, identity, link_options=link_options)
     server = await start_server(EngineServicer(engine), socket_path=socket_path)
     on_listening()
     try:
@@ -91,7 +91,7 @@ async def _returned(stop: asyncio.Event) -> None:
 
 
 def make_engine(
-    config: SchedulerConfig, identity: ModelIdentity, link_options: LinkOptions
+    config: SchedulerConfig, identity: ModelIdentity, *, link_options: LinkOptions
 ) -> tuple[Engine, WorkerLink]:
     """Wire an engine and the link to its worker group; both have still to be run."""
     inbox = Inbox()

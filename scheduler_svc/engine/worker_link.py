@@ -15,7 +15,6 @@ Knows nothing about requests: what came is posted to the engine's loop as an eve
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
@@ -28,6 +27,7 @@ from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.types import CoreLimits
 from scheduler_svc.engine import convert
 from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import (
     Event,
@@ -56,10 +56,6 @@ class LinkOptions:
     """How long a worker may send nothing at all."""
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 2.0
-
-
-class EpochEndedError(Exception):
-    """The worker epoch ended; the message says why."""
 
 
 class WorkerLink:
@@ -95,9 +91,8 @@ class WorkerLink:
 
     def _start_epoch(self) -> None:
         self._outgoing: asyncio.Queue[pb.RunStepsRequest] = asyncio.Queue()
-        self._in_flight: deque[tuple[int, int]] = deque()
-        """Step id and number of sampling rows of each step sent and not answered, oldest first."""
-        self._last_heard_seconds = self._oldest_since_seconds = time.monotonic()
+        self._steps = StepsInFlight(self._expected.vocab_size)
+        self._last_heard_seconds = time.monotonic()
 
     @property
     def address(self) -> str:
@@ -117,19 +112,17 @@ class WorkerLink:
     @property
     def num_steps_in_flight(self) -> int:
         """Steps sent and not answered."""
-        return len(self._in_flight)
+        return len(self._steps)
 
     @property
     def has_credit(self) -> bool:
         """Whether a step may be sent now."""
-        return self._is_up and len(self._in_flight) < self._options.max_steps_in_flight
+        return self._is_up and len(self._steps) < self._options.max_steps_in_flight
 
     def send(self, plan: StepPlan) -> None:
         """Send one step; needs a credit and never waits."""
         assert self.has_credit, f"step {plan.step_id} has no credit"
-        if not self._in_flight:
-            self._oldest_since_seconds = time.monotonic()
-        self._in_flight.append((plan.step_id, int(plan.row_samples.sum())))
+        self._steps.add(plan, time.monotonic())
         self._outgoing.put_nowait(convert.plan_to_pb(plan))
 
     async def run(self) -> None:
@@ -203,7 +196,7 @@ class WorkerLink:
     def _take(self, message: pb.RunStepsResponse) -> None:
         kind = message.WhichOneof("message")
         if (kind == "hello") is self._is_up:
-            raise EpochEndedError(f"the worker broke the protocol: {kind} came out of order")
+            raise EpochEndedError(f"the worker sent {kind} out of order")
         if kind == "hello":
             self._take_hello(convert.facts_from_pb(message.hello))
         elif kind == "result":
@@ -219,31 +212,29 @@ class WorkerLink:
                 facts.model.tokenizer_hash,
                 self._expected.tokenizer_hash,
             )
-        _log.info("worker %s serves: %s, %s", self.address, facts, limits)
+        _log.info(
+            "worker %s serves on %s (%s, %s attention): %d blocks of %d tokens, %d requests at once, "
+            "%d tokens a step, %d tokens a request",
+            self.address,
+            facts.device,
+            facts.dtype,
+            facts.attention_backend,
+            limits.num_blocks,
+            limits.block_size,
+            limits.max_num_seqs,
+            limits.max_num_batched_tokens,
+            limits.max_model_len,
+        )
         self._is_up = self._was_ever_up = True
         self._reason = ""
         self._post(WorkerUp(facts=facts, limits=limits))
 
     def _take_result(self, message: pb.StepResult) -> None:
-        expected_id, num_tokens = self._in_flight.popleft() if self._in_flight else (0, 0)
-        if message.step_id != expected_id:
-            raise EpochEndedError(
-                f"the worker broke the protocol: a result of step {message.step_id} came, "
-                f"expected one of step {expected_id}"
-            )
         try:
             result = convert.result_from_pb(message)
         except ValueError as error:
-            raise EpochEndedError(f"the worker broke the protocol in step {expected_id}: {error}") from error
-        token_ids = result.token_ids
-        if len(token_ids) != num_tokens:
-            raise EpochEndedError(
-                f"the worker broke the protocol: step {expected_id} has {len(token_ids)} tokens, "
-                f"expected {num_tokens}"
-            )
-        if num_tokens and not 0 <= token_ids.min() <= token_ids.max() < self._expected.vocab_size:
-            raise EpochEndedError(f"step {expected_id} has a token outside the vocabulary")
-        self._oldest_since_seconds = time.monotonic()
+            raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
+        self._steps.take_answer(result, time.monotonic())
         self._post(ResultArrived(result=result))
 
     async def _watch(self) -> None:
@@ -254,10 +245,6 @@ class WorkerLink:
             now_seconds = time.monotonic()
             if now_seconds - self._last_heard_seconds > self._options.silence_seconds:
                 raise EpochEndedError(f"the worker sent nothing for {self._options.silence_seconds} s")
-            step_age_seconds = now_seconds - self._oldest_since_seconds
-            if self._in_flight and step_age_seconds > self._options.step_timeout_seconds:
-                raise EpochEndedError(
-                    f"step {self._in_flight[0][0]} took over {self._options.step_timeout_seconds} s"
-                )
+            self._steps.check_age(now_seconds, limit_seconds=self._options.step_timeout_seconds)
             sequence += 1
             self._outgoing.put_nowait(pb.RunStepsRequest(heartbeat=pb.Heartbeat(sequence=sequence)))

@@ -98,7 +98,9 @@ def bench_engine(
         link: fields of LinkOptions that differ.
         options: fields of SchedulerConfig.
     """
-    config = SchedulerConfig(model="unused", worker=(worker_address,), check_invariants=True, **options)
+    config = SchedulerConfig(
+        model="unused", worker=(worker_address,), **{"check_invariants": True, **options}
+    )
     link_options = LinkOptions(
         **{
             "address": worker_address,
@@ -110,7 +112,7 @@ def bench_engine(
             **(link or {}),
         }
     )
-    return make_engine(config, IDENTITY, link_options)
+    return make_engine(config, IDENTITY, link_options=link_options)
 
 
 @asynccontextmanager

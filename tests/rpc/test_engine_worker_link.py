@@ -239,10 +239,10 @@ async def test_a_step_that_takes_too_long_ends_the_epoch(worker: StandInWorker) 
 @pytest.mark.parametrize(
     ("step_id", "tokens", "reason"),
     [
-        (2, [1], "a result of step 2 came, expected one of step 1"),
-        (1, [1, 2], "step 1 has 2 tokens, expected 1"),
-        (1, [1000], "step 1 has a token outside the vocabulary"),
-        (1, [-1], "step 1 has a token outside the vocabulary"),
+        (2, [1], "the worker answered step 2, but the oldest in flight is 1"),
+        (1, [1, 2], "answered step 1 with 2 tokens, but 1 were asked for"),
+        (1, [1000], "answered step 1 with a token outside the vocabulary"),
+        (1, [-1], "answered step 1 with a token outside the vocabulary"),
     ],
 )
 async def test_a_lying_worker_loses_its_epoch_and_nothing_of_it_is_told(

@@ -1,0 +1,72 @@
+"""Steps in flight: answers in order, of the right size, in the vocabulary, and in time."""
+
+import numpy as np
+import pytest
+
+from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
+
+
+def _plan(step_id: int, *samples: bool) -> StepPlan:
+    none = np.array([], np.int32)
+    rows = np.arange(len(samples), dtype=np.int32)
+    return StepPlan(
+        step_id=step_id,
+        released_lanes=none,
+        admissions=(),
+        append_lanes=none,
+        append_block_ids=none,
+        row_lanes=rows,
+        row_num_tokens=rows + 1,
+        row_samples=np.array(samples, np.bool_),
+    )
+
+
+def _result(step_id: int, *token_ids: int) -> StepResult:
+    return StepResult(step_id=step_id, token_ids=np.array(token_ids, np.int32))
+
+
+def test_answers_come_in_the_order_of_the_steps() -> None:
+    steps = StepsInFlight(vocab_size=100)
+    steps.add(_plan(1, True, False, True), 0.0)
+    steps.add(_plan(2, False), 0.0)
+    assert len(steps) == 2
+    steps.take_answer(_result(1, 0, 99), 1.0)
+    steps.take_answer(_result(2), 1.0)
+    assert len(steps) == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (_result(2, 5), "answered step 2, but the oldest in flight is 1"),
+        (_result(1), "answered step 1 with 0 tokens, but 1 were asked for"),
+        (_result(1, 5, 6), "answered step 1 with 2 tokens, but 1 were asked for"),
+        (_result(1, 100), "answered step 1 with a token outside the vocabulary"),
+        (_result(1, -1), "answered step 1 with a token outside the vocabulary"),
+    ],
+)
+def test_an_answer_that_does_not_fit_is_refused(result: StepResult, message: str) -> None:
+    steps = StepsInFlight(vocab_size=100)
+    steps.add(_plan(1, True, False), 0.0)
+    with pytest.raises(EpochEndedError, match=message):
+        steps.take_answer(result, 0.0)
+
+
+def test_an_answer_to_nothing_is_refused() -> None:
+    with pytest.raises(EpochEndedError, match="answered step 1, but the oldest in flight is 0"):
+        StepsInFlight(vocab_size=100).take_answer(_result(1), 0.0)
+
+
+def test_a_steps_clock_starts_when_it_is_the_oldest() -> None:
+    steps = StepsInFlight(vocab_size=100)
+    steps.check_age(1000.0, limit_seconds=10.0)
+    steps.add(_plan(1), 1000.0)
+    steps.add(_plan(2), 1001.0)
+    steps.check_age(1010.0, limit_seconds=10.0)
+    steps.take_answer(_result(1), 1010.0)
+    steps.check_age(1020.0, limit_seconds=10.0)
+    with pytest.raises(EpochEndedError, match="step 2 took over 10"):
+        steps.check_age(1020.1, limit_seconds=10.0)
+    steps.take_answer(_result(2), 1020.1)
+    steps.check_age(9999.0, limit_seconds=10.0)
