@@ -3,6 +3,8 @@
 Knows nothing about what the calls do; health and reflection pass untouched.
 """
 
+from __future__ import annotations  # grpc's handler type takes parameters in its stubs only
+
 import asyncio
 import logging
 import time

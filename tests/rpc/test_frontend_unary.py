@@ -1,0 +1,92 @@
+"""The unary methods of GenerationService on a front end."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from stepwire.v1 import generation_service_pb2 as pb
+
+from tests.rpc.frontend_bench import (
+    EOS_TOKEN_ID,
+    LIMIT_SECONDS,
+    VOCAB_SIZE,
+    FrontendBench,
+    running_frontend,
+    write_model_folder,
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
+    async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
+        yield bench
+
+
+async def unary_status_of(call: Any) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await asyncio.wait_for(call, LIMIT_SECONDS)
+    return caught.value.code(), caught.value.details() or ""
+
+
+async def test_model_info(bench: FrontendBench) -> None:
+    info = await bench.stub.GetModelInfo(pb.GetModelInfoRequest())
+    assert info.server_version
+    info.server_version = ""
+    assert info == pb.GetModelInfoResponse(
+        model_name="tiny",
+        architecture="Qwen3ForCausalLM",
+        vocab_size=VOCAB_SIZE,
+        max_model_len=128,
+        eos_token_ids=[EOS_TOKEN_ID],
+        has_chat_template=True,
+    )
+
+
+async def test_server_state_is_the_engine_s(bench: FrontendBench) -> None:
+    state = await bench.stub.GetServerState(pb.GetServerStateRequest())
+    assert state == pb.GetServerStateResponse(num_running=3)
+
+
+async def test_tokenize_and_detokenize_round_trip(bench: FrontendBench) -> None:
+    text = "Grüße 👩<|im_end|>"
+    tokens = await bench.stub.Tokenize(pb.TokenizeRequest(text=text))
+    assert list(tokens.token_ids) == [*"Grüße 👩".encode(), EOS_TOKEN_ID]
+    assert tokens.text == text
+    request = pb.DetokenizeRequest(token_ids=tokens.token_ids)
+    assert (await bench.stub.Detokenize(request)).text == text
+    request.skip_special_tokens = True
+    assert (await bench.stub.Detokenize(request)).text == "Grüße 👩"
+
+
+async def test_tokenize_chat_tells_the_rendered_prompt(bench: FrontendBench) -> None:
+    request = pb.TokenizeRequest()
+    request.chat.messages.add(role="user", content="Hi")
+    tokens = await bench.stub.Tokenize(request)
+    assert tokens.text == "[user]Hi<|im_end|>[assistant]"
+    assert list(tokens.token_ids) == [*b"[user]Hi", EOS_TOKEN_ID, *b"[assistant]"]
+
+
+async def test_bad_tokenize_and_detokenize_are_refused(bench: FrontendBench) -> None:
+    assert await unary_status_of(bench.stub.Tokenize(pb.TokenizeRequest())) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "input is None, but must be one of text, token_ids and chat",
+    )
+    assert await unary_status_of(bench.stub.Detokenize(pb.DetokenizeRequest(token_ids=[1, 260]))) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "token_ids[1] is 260, but must be in [0, 260), the vocabulary",
+    )
+
+
+async def test_abort_needs_an_id(bench: FrontendBench) -> None:
+    assert await unary_status_of(bench.stub.Abort(pb.AbortRequest())) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "request_id is '', but must not be empty",
+    )
