@@ -62,14 +62,14 @@ def test_penalties_change_the_listed_rows_only_each_by_its_own_history() -> None
 
 
 def test_biases_add_to_their_row_and_id() -> None:
-    logits_RV = torch.zeros(2, 3)
+    logits_RV = torch.ones(2, 3)
     entries = LogitEntries(
         rows_X=torch.tensor([0, 1, 1]),
         token_ids_X=torch.tensor([2, 0, 2]),
         values_X=torch.tensor([1.5, -2.0, 100.0]),
     )
     add_biases_ref(logits_RV, entries)
-    assert logits_RV.tolist() == [[0, 0, 1.5], [-2, 0, 100]]
+    assert logits_RV.tolist() == [[1, 1, 2.5], [-1, 1, 101]]
 
 
 def test_masks_replace_logits_even_infinite_ones() -> None:
