@@ -144,6 +144,7 @@ class Engine:
         """Forget a request that the core has ended, and have its owner told."""
         live = self._live.remove(finished.request_id)
         self._deadlines.discard(finished.request_id)
+        assert len(self._deadlines) <= len(self._live), "only live requests have deadlines"
         ended = ended_of_finished(finished, live.queue_time_ns)
         if ended is not None:
             self._owners.tell_ended(live.owner, ended)

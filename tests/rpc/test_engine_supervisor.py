@@ -1,0 +1,110 @@
+"""The scheduler's processes: they start together, end together, and say in one line why."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tools.services import Service
+
+LIMIT_SECONDS = 30.0
+# No worker ever comes: the service starts and lives without one.
+NO_WORKER = ("--worker", "127.0.0.1:1", "--log-level", "info")
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(scope="session")
+def model_folder(checkpoint_folder: Callable[[str], Path]) -> Path:
+    """Return a model folder for the front ends to read."""
+    return checkpoint_folder("qwen3_tiny")
+
+
+@contextmanager
+def scheduler(model_folder: Path, *flags: str) -> Iterator[Service]:
+    """Start a scheduler and wait until it listens; whatever is left of it is killed at the end."""
+    service = Service.start("scheduler_svc", "--model", str(model_folder), *NO_WORKER, *flags)
+    try:
+        service.address()
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.kill()
+
+
+def processes(service: Service, name: str = "") -> list[int]:
+    """List the process ids of the service's children whose command line shows ``name``."""
+    pid = service.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [int(child) for child in children if name in Path(f"/proc/{child}/cmdline").read_text()]
+
+
+def spawned(service: Service) -> list[int]:
+    """List the engine's process id, then those of the front ends: in the order of their start."""
+    return processes(service, "spawn_main")
+
+
+def wait_gone(pids: list[int]) -> None:
+    """Wait until no process of ``pids`` runs."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    for pid in pids:
+        while is_running(pid):
+            assert time.monotonic() < deadline, f"process {pid} still runs"
+            time.sleep(0.02)
+
+
+def is_running(pid: int) -> bool:
+    """Tell whether a process runs; one that waits to be buried by whoever adopted it does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
+
+
+def test_front_ends_share_one_port_and_when_one_dies_all_end(model_folder: Path) -> None:
+    with scheduler(model_folder, "--port", "0", "--frontends", "2") as service:
+        address = service.address()
+        for index in (0, 1):
+            service.wait_for(f"front end {index} attached", LIMIT_SECONDS)
+        second = Service.start("scheduler_svc", "--model", str(model_folder), "--port", address.split(":")[1])
+        assert second.process.wait(LIMIT_SECONDS) == 2
+        line = second.wait_for("scheduler error: ", LIMIT_SECONDS)
+        assert f"--port is '{address}', but must be an address that can be listened on" in line
+        pids = spawned(service)
+        assert len(pids) == 3
+        os.kill(pids[2], signal.SIGKILL)
+        assert service.process.wait(LIMIT_SECONDS) == 1
+        service.wait_for("scheduler error: front end 1 ended: exit code -9", LIMIT_SECONDS)
+        wait_gone(pids)
+
+
+def test_when_the_engine_dies_all_end(model_folder: Path) -> None:
+    with scheduler(model_folder, "--port", "0") as service:
+        pids = spawned(service)
+        os.kill(pids[0], signal.SIGKILL)
+        assert service.process.wait(LIMIT_SECONDS) == 1
+        service.wait_for("scheduler error: engine ended: exit code -9", LIMIT_SECONDS)
+        wait_gone(pids)
+
+
+def test_ctrl_c_ends_all_in_order_and_leaves_nothing(model_folder: Path) -> None:
+    with scheduler(model_folder, "--port", "0") as service:
+        pids = spawned(service)
+        for pid in [*pids, service.process.pid]:
+            os.kill(pid, signal.SIGINT)
+        assert service.process.wait(LIMIT_SECONDS) == 0
+        wait_gone(pids)
+        assert "Traceback" not in "".join(service.lines)
+
+
+def test_when_the_supervisor_is_killed_nothing_is_left_running(model_folder: Path) -> None:
+    with scheduler(model_folder, "--port", "0") as service:
+        pids = spawned(service)
+        service.kill()
+        wait_gone(pids)
