@@ -96,7 +96,8 @@ class AnchoredDetokenizer:
 
     A token's text depends on whether another stands before it (a leading space is stripped at the
     start only), so it is what the token adds to the decode of the token before it, the anchor.
-    Byte tokens such as <0xE2> go through an incremental UTF-8 decoder instead.
+    Byte tokens such as <0xE2> go through an incremental UTF-8 decoder instead: a byte that fits no
+    character becomes U+FFFD by itself, where the library replaces its whole run, whose text is told.
     """
 
     def __init__(

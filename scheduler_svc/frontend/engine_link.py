@@ -137,8 +137,6 @@ class EngineLink:
     async def _attach(self) -> str:
         """Run one stream; return why it ended."""
         call = self._stub.Attach(wait_for_ready=True)
-        hello = pb.FrontendHello(protocol_version=_PROTOCOL_VERSION, frontend_index=self._frontend_index)
-        await call.write(pb.AttachRequest(hello=hello))
         reader = asyncio.create_task(self._read(call))
         writer = asyncio.create_task(self._write(call))
         try:
@@ -154,7 +152,9 @@ class EngineLink:
         return "closed by the engine"
 
     async def _write(self, call: _AttachCall) -> None:
+        hello = pb.FrontendHello(protocol_version=_PROTOCOL_VERSION, frontend_index=self._frontend_index)
         try:
+            await call.write(pb.AttachRequest(hello=hello))
             while True:
                 await call.write(await self._outbox.take())
         except asyncio.InvalidStateError:  # the stream is over: the reader tells why

@@ -63,27 +63,26 @@ def _wrap_handler(
 def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behaviour:
     async def call(request: Any, context: Any) -> Any:
         started = time.monotonic()
-        code, message = grpc.StatusCode.OK, ""
+
+        def log(code: grpc.StatusCode, message: str = "") -> None:
+            seconds = time.monotonic() - started
+            _access_log.info(
+                "%s %s %s %.3f s %s %s", method, code.name, call_id, seconds, context.peer(), message
+            )
+
+        context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
         try:
-            context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
-            return await behaviour(request, context)
+            response = await behaviour(request, context)
         except asyncio.CancelledError:
-            code = grpc.StatusCode.CANCELLED
+            log(grpc.StatusCode.CANCELLED)
             raise
         except Exception as error:
             code, message = status_of(error)
             if not is_expected(error):
                 _log.exception("%s of %s failed", method, call_id)
+            log(code, message)
             return await context.abort(code, message)
-        finally:
-            _access_log.info(
-                "%s %s %s %.3f s %s%s",
-                method,
-                code.name,
-                call_id,
-                time.monotonic() - started,
-                context.peer(),
-                message and f": {message}",
-            )
+        log(grpc.StatusCode.OK)
+        return response
 
     return call

@@ -122,6 +122,8 @@ class Frontend:
     async def _take_facts(self, facts: EngineFacts | None) -> None:
         self._generator.engine_facts = facts
         is_ready = facts is not None and facts.is_ready
+        if not is_ready:
+            _log.warning("not ready: %s", facts.reason if facts else "the engine is gone")
         status = health_pb2.HealthCheckResponse
         await self._health.set(READY_SERVICE, status.SERVING if is_ready else status.NOT_SERVING)
 

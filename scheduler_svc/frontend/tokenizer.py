@@ -106,16 +106,24 @@ def _named_tokens(settings: dict[str, Any]) -> dict[str, str]:
 def _add_tokens(tokenizer: Tokenizer, added_tokens: dict[str, Any], folder: Path) -> None:
     """Add the tokens of tokenizer_config.json that tokenizer.json lacks or knows otherwise."""
     present = tokenizer.get_added_tokens_decoder()
-    for token_id, fields in sorted((int(token_id), fields) for token_id, fields in added_tokens.items()):
-        token = AddedToken(**fields)
+    path = folder / "tokenizer_config.json"
+    for token_id, token in _read_added_tokens(added_tokens, path):
         if token_id in present and repr(present[token_id]) == repr(token):
             continue
         tokenizer.add_tokens([token])
         if tokenizer.token_to_id(token.content) != token_id:
             raise ModelFolderError(
-                f"{folder / 'tokenizer_config.json'} gives {token.content!r} the id {token_id}, "
+                f"{path} gives {token.content!r} the id {token_id}, "
                 f"but in tokenizer.json it is {tokenizer.token_to_id(token.content)}"
             )
+
+
+def _read_added_tokens(added_tokens: dict[str, Any], path: Path) -> list[tuple[int, AddedToken]]:
+    try:
+        read = [(int(token_id), AddedToken(**fields)) for token_id, fields in added_tokens.items()]
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ModelFolderError(f"{path}: added_tokens_decoder cannot be read: {error}") from error
+    return sorted(read, key=lambda entry: entry[0])
 
 
 def _mark_special(tokenizer: Tokenizer, tokens: list[str]) -> None:

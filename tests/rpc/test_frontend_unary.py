@@ -8,7 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import types_pb2
 
+from scheduler_svc.frontend.served_model import ServedModel
 from tests.rpc.frontend_bench import (
     EOS_TOKEN_ID,
     LIMIT_SECONDS,
@@ -90,3 +92,27 @@ async def test_abort_needs_an_id(bench: FrontendBench) -> None:
         grpc.StatusCode.INVALID_ARGUMENT,
         "request_id is '', but must not be empty",
     )
+
+
+async def test_an_abort_before_the_engine_knows_the_request(
+    bench: FrontendBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_prompt = ServedModel.read_prompt
+    is_reading, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def read_slowly(model: ServedModel, prompt: Any) -> Any:
+        is_reading.set()
+        await may_go_on.wait()
+        return await read_prompt(model, prompt)
+
+    monkeypatch.setattr(ServedModel, "read_prompt", read_slowly)
+    call = bench.stub.Generate(pb.GenerateRequest(request_id="r", text="xyz"))
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await is_reading.wait()
+    await bench.stub.Abort(pb.AbortRequest(request_id="r"))
+    may_go_on.set()
+    response = await asyncio.wait_for(call.read(), LIMIT_SECONDS)
+    assert response.final.finish_reason == types_pb2.FINISH_REASON_ABORT
+    assert response.final.usage == types_pb2.Usage(num_prompt_tokens=3)
+    assert await asyncio.wait_for(call.read(), LIMIT_SECONDS) is grpc.aio.EOF
+    assert bench.engine.new_requests.empty()

@@ -83,6 +83,16 @@ def test_an_added_token_whose_id_does_not_fit_is_refused(tmp_path: Path) -> None
         ModelTokenizer.load(tmp_path)
 
 
+@pytest.mark.parametrize("tokens", [{"5": "<end>"}, {"five": added("<end>", special=True)}, ["<end>"]])
+def test_added_tokens_that_cannot_be_read_name_the_file(tmp_path: Path, tokens: Any) -> None:
+    write_tokenizer(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
+    with pytest.raises(
+        ModelFolderError, match=r"tokenizer_config\.json: added_tokens_decoder cannot be read"
+    ):
+        ModelTokenizer.load(tmp_path)
+
+
 def test_a_missing_tokenizer_names_the_file(tmp_path: Path) -> None:
     with pytest.raises(ModelFolderError, match=r"tokenizer\.json is missing"):
         ModelTokenizer.load(tmp_path)
