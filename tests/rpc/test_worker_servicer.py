@@ -83,6 +83,11 @@ async def test_an_engine_of_another_model_is_refused(
     await worker.open()
 
 
+async def test_another_tokenizer_is_only_logged(worker: Worker, caplog: pytest.LogCaptureFixture) -> None:
+    await worker.open(tokenizer_hash="zzz")
+    assert "tokenizer_hash: the engine has 'zzz', the worker's model folder ''" in caplog.messages
+
+
 async def test_a_stream_that_does_not_begin_with_a_hello_is_refused(worker: Worker) -> None:
     call = worker.stub.RunSteps()
     await call.write(rows(1))
