@@ -36,8 +36,8 @@ def block_hash(parent_hash: BlockHash, token_bytes: bytes) -> BlockHash:
 def extend_block_hashes(
     block_hashes: list[BlockHash],
     token_ids: Int32Array,
-    num_blocks: int,
     *,
+    num_blocks: int,
     block_size: int,
     cache_salt: str,
 ) -> None:

@@ -87,7 +87,7 @@ def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> boo
 def _make_room(state: SchedulerState, draft: _Draft, lane: Lane, *, planned: tuple[int, ...]) -> bool:
     """Preempt until a block is free; False where ``lane`` itself gave way or must wait."""
     while state.pool.num_free == 0:
-        victim = choose_victim(state.lanes, state.pool, lane, planned=planned)
+        victim = choose_victim(state.lanes, state.pool, lane=lane, planned=planned)
         if victim is None:
             return False
         state.preempt(victim)
@@ -134,7 +134,7 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     extend_block_hashes(
         request.block_hashes,
         request.token_ids,
-        num_matchable,
+        num_blocks=num_matchable,
         block_size=block_size,
         cache_salt=request.cache_salt,
     )

@@ -34,7 +34,7 @@ def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
     return order[can_run & is_decode], order[can_run & ~is_decode]
 
 
-def choose_victim(lanes: LaneTable, pool: BlockPool, lane: Lane, *, planned: Container[int]) -> Lane | None:
+def choose_victim(lanes: LaneTable, pool: BlockPool, *, lane: Lane, planned: Container[int]) -> Lane | None:
     """Choose whom to preempt so that ``lane`` can grow.
 
     The latest-admitted lane, not before ``lane`` itself, whose release frees a block now. Where no

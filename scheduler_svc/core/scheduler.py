@@ -68,7 +68,7 @@ class Scheduler:
         self._check()
 
     def finish(
-        self, request_id: str, reason: FinishReason, num_tokens: int | None = None
+        self, request_id: str, reason: FinishReason, *, num_tokens: int | None = None
     ) -> FinishedRequest | None:
         """End a request from outside, in whatever state it is.
 

@@ -121,7 +121,7 @@ class SchedulerState:
             extend_block_hashes(
                 request.block_hashes,
                 table.token_ids[lane],
-                end,
+                num_blocks=end,
                 block_size=block_size,
                 cache_salt=request.cache_salt,
             )

@@ -49,7 +49,7 @@ class WorkerGroup:
         self, request_id: str, reason: FinishReason, *, num_tokens: int | None = None
     ) -> FinishedRequest | None:
         """End a request from outside."""
-        return None if self._core is None else self._core.finish(request_id, reason, num_tokens)
+        return None if self._core is None else self._core.finish(request_id, reason, num_tokens=num_tokens)
 
     def fold(self, result: StepResult) -> StepOutputs:
         """Fold the oldest step's result."""

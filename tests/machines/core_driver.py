@@ -87,7 +87,7 @@ class CoreDriver:
         tracked = self.requests[handle]
         was_ended = tracked.ended
         with self._checked():
-            finished = self.core.finish(tracked.request.request_id, reason, num_tokens)
+            finished = self.core.finish(tracked.request.request_id, reason, num_tokens=num_tokens)
             if was_ended:
                 assert finished is None, f"request {handle} ended twice"
             else:

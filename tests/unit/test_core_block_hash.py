@@ -14,7 +14,7 @@ TOKENS = (1, 65_535, 65_536, 151_911)
 
 def _extend(hashes: list[BlockHash], token_ids: tuple[int, ...], num_blocks: int, salt: str = "") -> None:
     array = np.array(token_ids, np.int32)
-    extend_block_hashes(hashes, array, num_blocks, block_size=4, cache_salt=salt)
+    extend_block_hashes(hashes, array, num_blocks=num_blocks, block_size=4, cache_salt=salt)
 
 
 def _hashes(token_ids: tuple[int, ...], cache_salt: str = "") -> list[str]:

@@ -207,9 +207,9 @@ def test_a_stop_string_says_how_many_tokens_count_and_beats_what_is_in_flight() 
     plans = [plan_next(core) for _ in range(3)]
     fold(core, plans[0], 5)
     fold(core, plans[1], 6)
-    finished = core.finish("a", FinishReason.STOP_STRING, 1)
+    finished = core.finish("a", FinishReason.STOP_STRING, num_tokens=1)
     assert finished is not None
-    assert (finished.reason, finished.num_output_tokens) == (FinishReason.STOP_STRING, 1)
+    assert (finished.reason, finished.num_output_tokens) == (FinishReason.STOP_STRING, num_tokens=1)
     outputs = fold(core, plans[2], 8)
     assert (outputs.token_ids.tolist(), outputs.finished) == ([], ())
 
@@ -218,7 +218,7 @@ def test_a_stop_string_that_comes_after_the_end_is_told_nothing() -> None:
     core = make_core()
     core.add(make_request("a", [1, 2], max_tokens=1))
     assert fold(core, plan_next(core), 5).finished[0].reason is FinishReason.LENGTH
-    assert core.finish("a", FinishReason.STOP_STRING, 1) is None
+    assert core.finish("a", FinishReason.STOP_STRING, num_tokens=1) is None
 
 
 def test_results_out_of_order_are_our_own_bug() -> None:
