@@ -62,6 +62,8 @@ class Bench:
         self.live: dict[str, None] = {}
         self.in_flight: deque[tuple[StepPlan, bytes]] = deque()
         self.times: defaultdict[str, list[int]] = defaultdict(list)
+        self.has_churn: list[bool] = []
+        """Of each step: whether requests ended or were admitted in it."""
         self.counts: defaultdict[str, int] = defaultdict(int)
         for _ in range(num_rows):
             self._add(int(self.rng.integers(1, MAX_OUTPUT_TOKENS)))
@@ -71,6 +73,7 @@ class Bench:
         for _ in range(NUM_WARM_UP_STEPS):
             self._step()
         self.times.clear()
+        self.has_churn.clear()
         self.counts.clear()
         for index in range(num_steps):
             if index % STEPS_PER_ABORT == 0:
@@ -94,6 +97,8 @@ class Bench:
         result = self._timed("decode", partial(_decode_result, answer))
         outputs = self._timed("update", partial(self.core.update, result))
         self._timed("fan-out", partial(_fan_out, plan, outputs))
+        newest_plan = self.in_flight[-1][0]
+        self.has_churn.append(bool(outputs.finished or newest_plan.admissions))
         for finished in outputs.finished:
             self._replace(finished)
 
@@ -175,6 +180,9 @@ def _print_results(benches: dict[int, Bench]) -> None:
     totals = {rows: _totals(bench) for rows, bench in benches.items()}
     table.add_section()
     table.add_row(" + ".join(PHASES), *(_spread(total) for total in totals.values()))
+    for is_churn, name in ((True, "of these, with ends or admissions"), (False, "of these, others")):
+        chosen = (totals[rows][np.array(bench.has_churn) == is_churn] for rows, bench in benches.items())
+        table.add_row(name, *(_spread(times) if len(times) else "none" for times in chosen))
     table.add_section()
     for name in ("rows", "blocks appended", "admissions", "prefix hit tokens", "finishes"):
         per_step = (bench.counts[name] / len(bench.times["update"]) for bench in benches.values())
