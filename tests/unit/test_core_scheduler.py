@@ -209,7 +209,7 @@ def test_a_stop_string_says_how_many_tokens_count_and_beats_what_is_in_flight() 
     fold(core, plans[1], 6)
     finished = core.finish("a", FinishReason.STOP_STRING, num_tokens=1)
     assert finished is not None
-    assert (finished.reason, finished.num_output_tokens) == (FinishReason.STOP_STRING, num_tokens=1)
+    assert (finished.reason, finished.num_output_tokens) == (FinishReason.STOP_STRING, 1)
     outputs = fold(core, plans[2], 8)
     assert (outputs.token_ids.tolist(), outputs.finished) == ([], ())
 
