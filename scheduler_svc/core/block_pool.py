@@ -7,6 +7,7 @@ requests, lanes or steps.
 Source: block manager of PagedAttention (Kwon et al., 2023); lazy eviction as in vLLM.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from scheduler_svc.core.free_queue import FreeQueue
@@ -92,9 +93,10 @@ class BlockPool:
                 else:
                     self._free.push_cached(block_id)
 
-    def frees_any(self, block_ids: Iterable[BlockId]) -> bool:
-        """Tell whether releasing this table would free a block now."""
-        return any(self._ref_counts[block_id] == 1 for block_id in block_ids)
+    def frees_any(self, *tables: Iterable[BlockId]) -> bool:
+        """Tell whether releasing these tables together would free a block now."""
+        num_holds = Counter(block_id for table in tables for block_id in table)
+        return any(self._ref_counts[block_id] == count for block_id, count in num_holds.items())
 
     def register(self, block_id: BlockId, block_hash: BlockHash) -> None:
         """Let the prefix cache find a held block. Of two identical blocks the first keeps the key."""

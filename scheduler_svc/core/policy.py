@@ -38,9 +38,9 @@ def choose_victim(lanes: LaneTable, pool: BlockPool, *, lane: Lane, planned: Con
     """Choose whom to preempt so that ``lane`` can grow.
 
     The latest-admitted lane, not before ``lane`` itself, whose release frees a block now. Where no
-    single release does (later lanes only share blocks among each other), the latest one after
-    ``lane``, so that the next may; an earlier lane never gives way to a later one, so that the
-    earliest always goes on.
+    single release does but all of them would (later lanes share blocks among each other), the latest
+    one after ``lane``, so that the next may. An earlier lane never gives way to a later one, so that
+    the earliest always goes on.
 
     Args:
         lanes: all lanes.
@@ -57,7 +57,10 @@ def choose_victim(lanes: LaneTable, pool: BlockPool, *, lane: Lane, planned: Con
     for candidate in candidates:
         if pool.frees_any(lanes.block_ids[candidate]):
             return Lane(candidate)
-    return next((Lane(candidate) for candidate in candidates if candidate != lane), None)
+    later = [candidate for candidate in candidates if candidate != lane]
+    if later and pool.frees_any(*(lanes.block_ids[candidate] for candidate in later)):
+        return Lane(later[0])
+    return None
 
 
 def num_blocks_for(num_tokens: int, block_size: int) -> int:

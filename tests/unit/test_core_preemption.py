@@ -119,7 +119,6 @@ def test_what_a_preemption_frees_is_not_given_to_a_waiting_request() -> None:
     assert plan.admissions == ()
 
 
-@pytest.mark.xfail(strict=True, reason="a lane that shares all its blocks is preempted for nothing")
 def test_nobody_is_preempted_whose_release_frees_no_block() -> None:
     """The second's two blocks are shared by the third, which decodes; the first waits for a block."""
     core = make_core(block_size=2, num_blocks=6, max_num_batched_tokens=4, max_model_len=12)
