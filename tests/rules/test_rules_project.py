@@ -33,7 +33,12 @@ def test_make_targets_are_all_phony_and_in_the_help() -> None:
     assert phony is not None
     assert sorted(phony[1].replace("\\", " ").split()) == targets
     result = subprocess.run(
-        ["make", "help"], cwd=REPOSITORY, check=True, capture_output=True, text=True, timeout=60
+        ["make", "--no-print-directory", "help"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert sorted(line.split()[0] for line in result.stdout.splitlines()) == targets
 
