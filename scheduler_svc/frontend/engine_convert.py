@@ -65,7 +65,7 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
     )
 
 
-def write_end(handle: int, reason: FinishReason, num_output_tokens: int = 0) -> pb.EndRequest:
+def write_end(handle: int, reason: FinishReason, *, num_output_tokens: int = 0) -> pb.EndRequest:
     """Write that the front end ends a request."""
     return pb.EndRequest(handle=handle, reason=_END_REASONS[reason], num_output_tokens=num_output_tokens)
 

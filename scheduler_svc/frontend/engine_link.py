@@ -191,7 +191,9 @@ class EngineLink:
             if verdict is not None:
                 del sinks[handle]
                 self._outbox.add_end(
-                    engine_convert.write_end(handle, verdict.reason, verdict.num_output_tokens)
+                    engine_convert.write_end(
+                        handle, verdict.reason, num_output_tokens=verdict.num_output_tokens
+                    )
                 )
         for message in outputs.ended:
             self._end(message)

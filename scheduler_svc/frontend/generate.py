@@ -64,7 +64,7 @@ class Generator:
                 await deliver(
                     stream,
                     lambda output: write(asked.request_id, output),
-                    lambda: write_delay_seconds(len(self.open_requests)),
+                    delay_seconds=lambda: write_delay_seconds(len(self.open_requests)),
                 )
             finally:
                 self._link.abandon(handle)
@@ -78,7 +78,7 @@ class Generator:
         limits = self.model.limits(self.engine_facts)
         check_options(asked, limits)
         _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
-        return check_request(asked, prompt_token_ids, limits)
+        return check_request(asked, prompt_token_ids, limits=limits)
 
     def _make_stream(self, checked: CheckedRequest, arrival_ns: int) -> RequestStream:
         stop, output = checked.asked.stop, checked.asked.output

@@ -84,7 +84,7 @@ def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
         case TokenIdsInput(token_ids=token_ids):
             if not len(token_ids):
                 raise InvalidRequestError.of("token_ids.ids", [], "hold at least one token id")
-            check_token_ids("token_ids.ids", token_ids, vocab_size)
+            check_token_ids("token_ids.ids", token_ids, vocab_size=vocab_size)
         case ChatInput(messages=messages):
             if not messages:
                 raise InvalidRequestError.of("chat.messages", [], "hold at least one message")
@@ -93,7 +93,7 @@ def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
                     raise InvalidRequestError.of(f"chat.messages[{index}].role", role, "not be empty")
 
 
-def check_token_ids(field: str, token_ids: Int64Array, vocab_size: int) -> None:
+def check_token_ids(field: str, token_ids: Int64Array, *, vocab_size: int) -> None:
     """Check that all ids are in the vocabulary.
 
     Raises:
@@ -105,7 +105,9 @@ def check_token_ids(field: str, token_ids: Int64Array, vocab_size: int) -> None:
         raise _outside_vocabulary(f"{field}[{index}]", int(token_ids[index]), vocab_size)
 
 
-def check_request(asked: AskedRequest, prompt_token_ids: Int32Array, limits: RequestLimits) -> CheckedRequest:
+def check_request(
+    asked: AskedRequest, prompt_token_ids: Int32Array, *, limits: RequestLimits
+) -> CheckedRequest:
     """Check what depends on the prompt's length; the rest is checked already.
 
     Raises:

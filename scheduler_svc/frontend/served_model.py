@@ -97,7 +97,7 @@ class ServedModel:
         Raises:
             InvalidRequestError: if an id is outside the vocabulary.
         """
-        check_token_ids("token_ids", token_ids, self.config.vocab_size)
+        check_token_ids("token_ids", token_ids, vocab_size=self.config.vocab_size)
         detokenizer = self.detokenizers.make(skips_special_tokens=skips_special_tokens)
         texts: list[str] = []
         for start in range(0, len(token_ids), _NUM_TOKENS_BETWEEN_YIELDS):

@@ -145,6 +145,7 @@ def write_delay_seconds(num_open_streams: int) -> float:
 async def deliver(
     stream: RequestStream,
     write: Callable[[Delta | Final], Awaitable[None]],
+    *,
     delay_seconds: Callable[[], float],
 ) -> Final:
     """Write a stream's output as it comes, until its end.

@@ -43,7 +43,7 @@ async def test_all_that_gathered_is_one_message() -> None:
     assert await is_empty(outbox)
     for handle in (1, 2):
         outbox.add_request(request(handle))
-    outbox.add_end(write_end(1, FinishReason.STOP_STRING, 7))
+    outbox.add_end(write_end(1, FinishReason.STOP_STRING, num_output_tokens=7))
     outbox.add_abort("other")
     assert await take(outbox) == pb.AttachRequest(
         new_requests=[request(1), request(2)],

@@ -34,7 +34,7 @@ NAN, INF = math.nan, math.inf
 
 def check(asked: AskedRequest, num_prompt_tokens: int = 4, limits: RequestLimits = LIMITS) -> CheckedRequest:
     check_options(asked, limits)
-    return check_request(asked, np.arange(num_prompt_tokens, dtype=np.int32), limits)
+    return check_request(asked, np.arange(num_prompt_tokens, dtype=np.int32), limits=limits)
 
 
 def ids(*token_ids: int) -> TokenIdsInput:

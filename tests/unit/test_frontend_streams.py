@@ -153,7 +153,7 @@ def test_the_delay_grows_with_the_open_streams(num_streams: int, seconds: float)
 async def test_the_first_output_is_written_at_once_and_later_ones_gather() -> None:
     stream = make()
     written: asyncio.Queue[Delta | Final] = asyncio.Queue()
-    task = asyncio.create_task(deliver(stream, written.put, lambda: 0.05))
+    task = asyncio.create_task(deliver(stream, written.put, delay_seconds=lambda: 0.05))
     push(stream, "a")
     assert await asyncio.wait_for(written.get(), 0.04) == delta("a")
     for letter in "bcd":  # all within the delay, each seen by the loop
@@ -170,7 +170,7 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
     push(stream, "a")
     stream.ended(Ended(reason=FinishReason.LENGTH))
     written: asyncio.Queue[Delta | Final] = asyncio.Queue()
-    final = await asyncio.wait_for(deliver(stream, written.put, lambda: 3600.0), 5)
+    final = await asyncio.wait_for(deliver(stream, written.put, delay_seconds=lambda: 3600.0), 5)
     assert [written.get_nowait(), written.get_nowait()] == [delta("a"), final]
 
 
