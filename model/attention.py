@@ -2,7 +2,8 @@
 
 Knows nothing about requests or how the backend does it.
 
-Shapes: T packed tokens, E hidden, H query heads, K KV heads, D head dim.
+Shapes: T packed tokens, E hidden, H query heads, K KV heads, J query and key heads together, D head
+dim.
 """
 
 import torch
@@ -20,28 +21,28 @@ class Attention(nn.Module):
     def __init__(self, config: ModelConfig, layer_index: int, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.layer_index = layer_index
-        self.head_counts = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
         self.head_dim = config.head_dim
         query_size = config.num_heads * config.head_dim
+        kv_size = config.num_kv_heads * config.head_dim
         has_bias = config.has_attention_bias
-        self.qkv_proj = Linear(
-            config.hidden_size, sum(self.head_counts) * config.head_dim, has_bias=has_bias, dtype=dtype
-        )
+        self.qkv_proj = Linear(config.hidden_size, query_size + 2 * kv_size, has_bias=has_bias, dtype=dtype)
         self.o_proj = Linear(query_size, config.hidden_size, has_bias=has_bias, dtype=dtype)
 
-    def normalize(self, q_THD: torch.Tensor, key_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return q and k as they enter RoPE; models with q/k norm override this."""
-        return q_THD, key_TKD
+    def normalize(self, qk_TJD: torch.Tensor) -> torch.Tensor:
+        """Return query and key heads as they enter RoPE; models with q/k norm override this."""
+        return qk_TJD
 
     def forward(self, hidden_TE: torch.Tensor, step: StepInputs) -> torch.Tensor:
         """Return the attention's output, as large as hidden_TE."""
-        qkv_TXD = self.qkv_proj(hidden_TE).unflatten(-1, (-1, self.head_dim))
-        q_THD, key_TKD, value_TKD = qkv_TXD.split(self.head_counts, 1)
-        q_THD, key_TKD = self.normalize(q_THD, key_TKD)
-        q_THD, key_TKD = apply_rope(q_THD, step.angles), apply_rope(key_TKD, step.angles)
-        backend = step.context.backend
+        num_tokens, backend = len(hidden_TE), step.context.backend
         cache = step.context.kv_caches[self.layer_index]
-        backend.store(key_TKD, value_TKD, *cache, step.plan)
-        out_THD = backend.attend(q_THD, *cache, step.plan)
-        output: torch.Tensor = self.o_proj(out_THD.flatten(1))
+        qkv_TXD = self.qkv_proj(hidden_TE).view(num_tokens, -1, self.head_dim)
+        qk_TJD, value_TKD = qkv_TXD.split_with_sizes(
+            (self.num_heads + self.num_kv_heads, self.num_kv_heads), 1
+        )
+        qk_TJD = apply_rope(self.normalize(qk_TJD), step.angles)
+        backend.store(qk_TJD[:, self.num_heads :], value_TKD, *cache, step.plan)
+        out_THD = backend.attend(qk_TJD[:, : self.num_heads], *cache, step.plan)
+        output: torch.Tensor = self.o_proj(out_THD.view(num_tokens, -1))
         return output

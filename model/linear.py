@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import linear
 
-from kernels.cpu_linear import can_pack, linear_packed, pack_weight
+from kernels.cpu_linear import PackedWeight, can_pack, linear_packed, pack_weight
 
 
 class Linear(nn.Module):
@@ -25,12 +25,12 @@ class Linear(nn.Module):
         self.bias = (
             nn.Parameter(torch.empty(num_outputs, dtype=dtype), requires_grad=False) if has_bias else None
         )
-        self.packed: torch.Tensor | None = None
+        self.packed: PackedWeight | None = None
 
-    def pack(self) -> None:
-        """Put the loaded weight into the order that runs fastest, and drop the plain one."""
+    def pack(self, *, may_hold_twice: bool) -> None:
+        """Put the loaded weight into the orders that run fastest, and drop the plain one."""
         if self.weight is not None and can_pack(self.weight):
-            self.packed = pack_weight(self.weight)
+            self.packed = pack_weight(self.weight, may_hold_twice=may_hold_twice)
             self.weight = None
 
     def forward(self, x_TI: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,6 @@
 """Qwen3 dense: the shared decoder with a norm on each query and key head, and nothing else.
 
-Shapes: T packed tokens, H query heads, K KV heads, D head dim.
+Shapes: T packed tokens, H query heads, K KV heads, J both together, D head dim.
 """
 
 import torch
@@ -19,9 +19,10 @@ class Qwen3Attention(Attention):
         self.q_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
         self.k_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
 
-    def normalize(self, q_THD: torch.Tensor, key_TKD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return q and k with each head normalized."""
-        return self.q_norm(q_THD), self.k_norm(key_TKD)
+    def normalize(self, qk_TJD: torch.Tensor) -> torch.Tensor:
+        """Return query and key heads, each head normalized."""
+        q_THD, key_TKD = qk_TJD.split_with_sizes((self.num_heads, self.num_kv_heads), 1)
+        return torch.cat((self.q_norm(q_THD), self.k_norm(key_TKD)), 1)
 
 
 class Qwen3ForCausalLM(CausalLM):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from model import decoder
 from model.config import read_model_config
 from model.decoder import CausalLM
 from model.errors import ModelFolderError
@@ -92,6 +93,18 @@ def test_weights_are_cast_and_then_packed(tied: Path) -> None:
     assert model.embedding.weight.dtype == torch.bfloat16
     assert model.head.packed is not None
     assert model.head.weight is None
+
+
+def test_large_models_are_held_once(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = torch.randn(1, 64, generator=torch.Generator().manual_seed(0))
+    held_twice = _load(tied)
+    monkeypatch.setattr(decoder, "MAX_BYTES_HELD_TWICE", 1000)
+    held_once = _load(tied)
+    assert held_twice.head.packed is not None
+    assert held_once.head.packed is not None
+    assert held_twice.head.packed.transposed_IO is not None
+    assert held_once.head.packed.transposed_IO is None
+    torch.testing.assert_close(held_once.compute_logits(hidden), held_twice.compute_logits(hidden))
 
 
 def test_a_tied_head_in_the_file_is_not_used(tied: Path) -> None:
