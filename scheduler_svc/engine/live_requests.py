@@ -34,7 +34,9 @@ class LiveRequests:
         """Take in a request that the core has taken."""
         assert live.request_id not in self._by_id, f"{live.request_id!r} lives already"
         self._by_id[live.request_id] = live
-        self._by_handle_of.setdefault(live.owner, {})[live.handle] = live
+        handles = self._by_handle_of.setdefault(live.owner, {})
+        assert live.handle not in handles, f"owner {live.owner} used handle {live.handle} again"
+        handles[live.handle] = live
 
     def remove(self, request_id: str) -> LiveRequest:
         """Take out a request that ended, and hand it back."""

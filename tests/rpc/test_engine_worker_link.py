@@ -88,7 +88,8 @@ async def test_requests_survive_a_broken_stream_and_get_each_token_once(
             assert probe.tokens[handle] == expected_tokens(handle, 5, 30)
             assert probe.ended[handle].reason == pb.REQUEST_END_LENGTH
         assert [info.is_ready for info in probe.infos][-5:] == [True, False, True, False, True]
-        assert "broken on purpose" in probe.infos[-2].reason
+        # grpc.aio hides the worker's own words where a write was under way.
+        assert probe.infos[-2].reason.startswith("INTERNAL: ")
         # One engine start, one fencing number.
         assert len(worker.hellos) == 3
         assert len({hello.fencing_number for hello in worker.hellos}) == 1
