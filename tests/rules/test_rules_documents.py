@@ -14,6 +14,9 @@ FOLDERS = "protos|scheduler_svc|worker_svc|model|kernels|clients|tests|benchmark
 SHELL_BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 
+# It takes the commands out of the README itself.
+_GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
+
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
 # Targets that `make check` runs need no entry.
 TESTED_COMMANDS = {
@@ -32,6 +35,14 @@ TESTED_COMMANDS = {
     "python -m scheduler_svc --model .cache/models/SmolLM2-135M-Instruct --worker 127.0.0.1:50061": (
         "tests/e2e/test_e2e_generation.py::test_text_in_text_out"
     ),
+    "grpcurl -plaintext 127.0.0.1:50051 list": _GRPCURL_TEST,
+    (
+        """grpcurl -plaintext -d '{"service": "ready"}' 127.0.0.1:50051 grpc.health.v1.Health/Check"""
+    ): _GRPCURL_TEST,
+    (
+        """grpcurl -plaintext -d '{"text": "The capital of France is", "sampling": {"temperature": 0}, """
+        """"stop": {"max_tokens": 1}}' 127.0.0.1:50051 stepwire.v1.GenerationService/Generate"""
+    ): _GRPCURL_TEST,
     "stepwire chat": "tests/rpc/test_cli_chat.py::test_each_turn_carries_the_conversation_so_far",
     "stepwire state": "tests/rpc/test_cli_generate.py::test_state_once",
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
