@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
+from scheduler_svc.core.block_hash import extend_block_hashes
 from scheduler_svc.core.plan import Admission, FinishedRequest, StepPlan
-from scheduler_svc.core.types import Request
+from scheduler_svc.core.types import BlockHash, Request
 from tests.machines.naive_worker import run_alone
 
 
@@ -27,6 +28,20 @@ class Tracked:
         """Generate alone up to the present limit."""
         prompt = self.request.prompt_token_ids.tolist()
         return run_alone(prompt, self.request.max_total_tokens - len(prompt), self.request.sampling)
+
+    def check_hashes(self, block_size: int) -> None:
+        """Assert that the request's block hashes are those of its tokens, none of them guessed."""
+        token_ids = np.array([*self.request.prompt_token_ids.tolist(), *self.output], np.int32)
+        expected: list[BlockHash] = []
+        extend_block_hashes(
+            expected,
+            token_ids,
+            num_blocks=len(token_ids) // block_size,
+            block_size=block_size,
+            cache_salt=self.request.cache_salt,
+        )
+        found = self.request.block_hashes
+        assert found == expected[: len(found)], "a block is hashed by other tokens than it holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

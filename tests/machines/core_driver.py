@@ -210,6 +210,7 @@ class CoreDriver:
         assert tracked.ended is None, f"request {finished.handle} ended twice"
         assert finished.request_id == tracked.request.request_id
         assert finished.owner == tracked.request.owner
+        tracked.check_hashes(self.limits.block_size)
         tracked.ended = finished
         tracked.blocks = []
 

@@ -17,7 +17,7 @@ from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, Que
 from tests.machines.core_driver import CoreDriver, make_checked_scheduler
 from tests.machines.naive_worker import STOP_IDS, VOCABULARY
 
-FIRST_HISTORY = [1, 65_537, 2, 1, 1, 3, 65_537, 1, 2, 2, 7, 1]
+FIRST_HISTORY = [1, 65_537, 2, 0, 0, 1, 65_537, 0, 2, 2, 7, 0]
 """What prompts share before any request has run."""
 OUTSIDE_REASONS = (
     FinishReason.STOP_STRING,

@@ -15,8 +15,9 @@ from scheduler_svc.core.plan import Admission, StepPlan, StepResult
 from scheduler_svc.core.types import CoreLimits, SamplingParams
 
 STOP_IDS = (7, 65_543)
-VOCABULARY = (1, 2, 65_537, 3, 7, 131_074, 65_543, 1)
-"""Equal in their low 16 bits where they can be, so that ids cut short would mix prefixes up."""
+VOCABULARY = (1, 2, 65_537, 0, 7, 131_072, 65_543, 1)
+"""Equal in their low 16 bits where they can be, so that ids cut short would mix prefixes up; with 0 in
+it, because that is what a token that is not known yet looks like."""
 
 KvContent = tuple[str, tuple[int, ...]]
 
