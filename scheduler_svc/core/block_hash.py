@@ -9,7 +9,7 @@ Source: hash-chained prefix caching as in vLLM, with the parent's whole digest i
 
 from hashlib import sha256
 
-from scheduler_svc.core.types import BlockHash, Int32Array
+from scheduler_svc.core.types import BlockHash, Int32Array, Request
 
 
 def root_hash(cache_salt: str) -> BlockHash:
@@ -31,6 +31,17 @@ def block_hash(parent_hash: BlockHash, token_bytes: bytes) -> BlockHash:
         token_bytes: the block's token ids as little-endian int32.
     """
     return BlockHash(sha256(parent_hash + token_bytes).digest())
+
+
+def hash_known_blocks(request: Request, block_size: int) -> None:
+    """Make the hashes of a request that holds no lane cover all full blocks of its tokens."""
+    extend_block_hashes(
+        request.block_hashes,
+        request.token_ids,
+        num_blocks=request.num_tokens // block_size,
+        block_size=block_size,
+        cache_salt=request.cache_salt,
+    )
 
 
 def extend_block_hashes(

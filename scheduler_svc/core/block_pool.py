@@ -84,10 +84,12 @@ class BlockPool:
         The table's end is freed first, so that it is evicted before its beginning: a prefix is worth
         nothing without the blocks before it.
         """
+        ref_counts = self._ref_counts
         for block_id in reversed(block_ids):
-            assert self._ref_counts[block_id] > 0, f"block {block_id} is released but not held"
-            self._ref_counts[block_id] -= 1
-            if self._ref_counts[block_id] == 0:
+            ref_count = ref_counts[block_id] - 1
+            assert ref_count >= 0, f"block {block_id} is released but not held"
+            ref_counts[block_id] = ref_count
+            if ref_count == 0:
                 if self._hash_of[block_id] is None:
                     self._free.push_empty(block_id)
                 else:

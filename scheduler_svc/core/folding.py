@@ -1,4 +1,4 @@
-"""Fold one step's result back: append tokens, end requests, offer full blocks to the prefix cache.
+"""Fold one step's result back: append tokens and end requests.
 
 Rows are matched through the FIFO of steps in flight, by lane and incarnation; a row whose request
 has ended is dropped, one whose request was preempted still counts. Knows nothing about planning.
@@ -20,23 +20,20 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     assert state.in_flight, f"step {result.step_id} has a result but nothing is in flight"
     step = state.in_flight.popleft()
     assert step.step_id == result.step_id, f"result of step {result.step_id}, expected {step.step_id}"
+    assert len(result.token_ids) == step.num_samples, "one token for each sampling row"
     lanes = state.lanes
     is_live = lanes.incarnation[step.lanes] == step.incarnations
-    row_of_token = np.flatnonzero(step.samples)
-    assert len(row_of_token) == len(result.token_ids), "one token for each sampling row"
-
     live_lanes = step.lanes[is_live]
     lanes.num_computed[live_lanes] += step.num_tokens[is_live]
     lanes.num_rows_in_flight[live_lanes] -= 1
 
-    kept = np.flatnonzero(is_live[row_of_token])
-    token_lanes, token_ids = step.lanes[row_of_token[kept]], result.token_ids[kept]
+    kept, token_lanes = _kept_tokens(step, is_live)
+    token_ids = result.token_ids[kept]
     owners, handles = lanes.owner[token_lanes], lanes.handle[token_lanes]
     is_stop, is_length = _append_tokens(state, token_lanes, token_ids)
-    _register_full_blocks(state, live_lanes)
     finished = _end_lanes(state, token_lanes, token_ids, is_stop=is_stop, is_length=is_length)
 
-    if len(live_lanes) < len(step.lanes):
+    if state.late_requests and len(live_lanes) < len(step.lanes):
         late = _fold_late_rows(state, step, result.token_ids, is_live=is_live)
         kept = np.concatenate([kept, np.array(late.indices, np.int64)])
         token_ids = result.token_ids[kept]
@@ -53,6 +50,16 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     )
 
 
+def _kept_tokens(step: InFlightStep, is_live: BoolArray) -> tuple[Int64Array, Int64Array]:
+    """Find the tokens whose request still holds its lane: their indices in the result, and their lanes."""
+    if step.all_sample:
+        kept = is_live.nonzero()[0]
+        return kept, step.lanes[kept]
+    row_of_token = step.samples.nonzero()[0]
+    kept = is_live[row_of_token].nonzero()[0]
+    return kept, step.lanes[row_of_token[kept]]
+
+
 def _append_tokens(
     state: SchedulerState, lanes_of_tokens: Int64Array, token_ids: Int32Array
 ) -> tuple[BoolArray, BoolArray]:
@@ -61,20 +68,13 @@ def _append_tokens(
     positions = lanes.num_folded[lanes_of_tokens]
     lanes.num_folded[lanes_of_tokens] = positions + 1
     lanes.token_ids[lanes_of_tokens, positions] = token_ids
-    is_stop = (lanes.stop_ids[:, lanes_of_tokens] == token_ids).any(axis=0)
-    for index in np.flatnonzero(lanes.has_many_stops[lanes_of_tokens]).tolist():
-        request = lanes.request(lanes_of_tokens[index])
-        is_stop[index] = token_ids[index] in request.sampling.stop_token_ids
+    is_stop = (lanes.stop_ids[: lanes.num_stop_columns, lanes_of_tokens] == token_ids).any(axis=0)
+    if lanes.some_have_many_stops:
+        for index in np.flatnonzero(lanes.has_many_stops[lanes_of_tokens]).tolist():
+            request = lanes.request(lanes_of_tokens[index])
+            is_stop[index] = token_ids[index] in request.sampling.stop_token_ids
     is_stop &= positions >= lanes.stops_from[lanes_of_tokens]
     return is_stop, positions + 1 >= lanes.max_total[lanes_of_tokens]
-
-
-def _register_full_blocks(state: SchedulerState, live_lanes: Int64Array) -> None:
-    """Offer blocks whose every token has its KV written and folded."""
-    lanes = state.lanes
-    num_full = lanes.num_computed[live_lanes] // state.limits.block_size
-    has_new = num_full > lanes.num_registered[live_lanes]
-    state.register_blocks(live_lanes[has_new].tolist(), num_full[has_new].tolist())
 
 
 def _end_lanes(
@@ -87,7 +87,7 @@ def _end_lanes(
 ) -> list[FinishedRequest]:
     """End the requests whose new token stops them or is their last."""
     finished = []
-    for index in np.flatnonzero(is_stop | is_length).tolist():
+    for index in (is_stop | is_length).nonzero()[0].tolist():
         request = state.lanes.request(lanes_of_tokens[index])
         finished.append(_end(state, request, int(token_ids[index]), is_stop=bool(is_stop[index])))
     return finished

@@ -55,8 +55,9 @@ def _check_lanes(state: SchedulerState) -> None:
             "tokens stay in bounds"
         )
         assert computed <= scheduled < known, "computed <= scheduled < known"
-        assert len(lanes.block_ids[lane]) == lanes.num_blocks[lane], "a table's length is counted"
-        assert scheduled <= lanes.num_blocks[lane] * block_size, "every scheduled token has a slot"
+        num_slots = len(lanes.block_ids[lane]) * block_size
+        assert num_slots == lanes.num_slots[lane], "a table's length is counted"
+        assert scheduled <= num_slots, "every scheduled token has a slot"
         assert lanes.num_rows_in_flight[lane] == in_flight[request.incarnation], "rows in flight are counted"
         slots = {
             (lanes.block_ids[lane][position // block_size], position % block_size)

@@ -37,7 +37,8 @@ class LaneTable:
         self.num_computed = zeros()
         """Tokens whose KV is folded (num_computed_tokens)."""
         self.max_total = zeros()
-        self.num_blocks = zeros()
+        self.num_slots = zeros()
+        """Tokens that the lane's blocks have room for."""
         self.num_registered = zeros()
         """Blocks of the table that were offered to the prefix cache."""
         self.num_rows_in_flight = zeros()
@@ -49,6 +50,11 @@ class LaneTable:
         self.has_many_stops: BoolArray = np.zeros(num_lanes, np.bool_)
         self.stop_ids: Int32Array = np.full((NUM_STOP_COLUMNS, num_lanes), -1, np.int32)
         """Column by column, because a reduction over a short last axis costs 12 us for 256 rows, not 3."""
+        # Until a request asks for the rare thing, no step pays for it: 4 to 25 us at 256 rows each.
+        self.num_stop_columns = 0
+        """Columns of ``stop_ids`` that any lane has used."""
+        self.some_have_many_stops = False
+        self.some_do_not_run_ahead = False
         self.requests: list[Request | None] = [None] * num_lanes
         self.token_ids: Int32Array = np.zeros((num_lanes, max_model_len), np.int32)
         """Each request's known tokens. The system gives memory to the pages in use only; appending
@@ -56,8 +62,7 @@ class LaneTable:
         self.block_ids: list[list[BlockId]] = [[] for _ in range(num_lanes)]
         # Lowest lanes first, so that a lightly used worker touches few rows of its tables.
         self._free_lanes = [Lane(i) for i in range(num_lanes - 1, -1, -1)]
-        self.admission_order: Int64Array = np.zeros(0, np.int64)
-        """The lanes in use, earliest admitted first."""
+        self._order = zeros()
 
     @property
     def has_free_lane(self) -> bool:
@@ -69,6 +74,11 @@ class LaneTable:
         """Lanes in use."""
         return len(self.requests) - len(self._free_lanes)
 
+    @property
+    def admission_order(self) -> Int64Array:
+        """The lanes in use, earliest admitted first; a view that the next admission or release changes."""
+        return self._order[: self.num_running]
+
     def request(self, lane: int) -> Request:
         """Give the request that holds this lane."""
         request = self.requests[lane]
@@ -77,6 +87,7 @@ class LaneTable:
 
     def occupy(self, request: Request, cached: list[BlockId], *, block_size: int) -> Lane:
         """Give a free lane to a request whose first blocks are ``cached``; its incarnation is set."""
+        self._order[self.num_running] = self._free_lanes[-1]
         lane = self._free_lanes.pop()
         num_cached_tokens = len(cached) * block_size
         self.incarnation[lane] = request.incarnation
@@ -84,16 +95,17 @@ class LaneTable:
         self.token_ids[lane, : request.num_tokens] = request.token_ids
         self.num_scheduled[lane] = self.num_computed[lane] = num_cached_tokens
         self.max_total[lane] = request.max_total_tokens
-        self.num_blocks[lane] = self.num_registered[lane] = len(cached)
+        self.num_slots[lane] = num_cached_tokens
+        self.num_registered[lane] = len(cached)
         self.num_rows_in_flight[lane] = 0
         self.stops_from[lane] = request.num_prompt_tokens + request.sampling.min_tokens
         self.owner[lane] = request.owner
         self.handle[lane] = request.handle
         self.runs_ahead[lane] = request.runs_ahead
+        self.some_do_not_run_ahead |= not request.runs_ahead
         self._set_stop_ids(lane, request.sampling.stop_token_ids)
         self.requests[lane] = request
         self.block_ids[lane] = list(cached)
-        self.admission_order = np.append(self.admission_order, lane)
         return lane
 
     def vacate(self, lane: Lane) -> list[BlockId]:
@@ -102,17 +114,20 @@ class LaneTable:
         block_ids, self.block_ids[lane] = self.block_ids[lane], []
         self.requests[lane] = None
         self.incarnation[lane] = 0
+        order = self.admission_order
+        order[:-1] = order[order != lane]
         self._free_lanes.append(lane)
-        self.admission_order = self.admission_order[self.admission_order != lane]
         return block_ids
 
-    def grow(self, lane: int, block_ids: list[BlockId]) -> None:
+    def grow(self, lane: int, block_ids: list[BlockId], *, block_size: int) -> None:
         """Append blocks to a lane's table."""
         self.block_ids[lane].extend(block_ids)
-        self.num_blocks[lane] += len(block_ids)
+        self.num_slots[lane] += len(block_ids) * block_size
 
     def _set_stop_ids(self, lane: Lane, stop_ids: tuple[int, ...]) -> None:
         num_columns = min(len(stop_ids), NUM_STOP_COLUMNS)
+        self.stop_ids[:, lane] = -1
         self.stop_ids[:num_columns, lane] = stop_ids[:num_columns]
-        self.stop_ids[num_columns:, lane] = -1
+        self.num_stop_columns = max(self.num_stop_columns, num_columns)
         self.has_many_stops[lane] = len(stop_ids) > NUM_STOP_COLUMNS
+        self.some_have_many_stops |= len(stop_ids) > NUM_STOP_COLUMNS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduler_svc.core.block_hash import extend_block_hashes
+from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import choose_victim, num_blocks_for, split_rows
 from scheduler_svc.core.state import InFlightStep, SchedulerState
@@ -59,12 +59,12 @@ def plan_step(state: SchedulerState) -> StepPlan | None:
 def _grow_decode_lanes(state: SchedulerState, draft: _Draft, decode: Int64Array) -> Int64Array:
     """Give each decode row the block it needs; return the lanes that can run."""
     lanes, block_size = state.lanes, state.limits.block_size
-    growing = decode[lanes.num_scheduled[decode] // block_size >= lanes.num_blocks[decode]]
+    growing = decode[lanes.num_scheduled[decode] >= lanes.num_slots[decode]]
     block_ids = state.pool.allocate(len(growing))
     if block_ids is not None:
         for lane, block_id in zip(growing.tolist(), block_ids, strict=True):
             lanes.block_ids[lane].append(block_id)
-        lanes.num_blocks[growing] += 1
+        lanes.num_slots[growing] += block_size
         draft.append_lanes.extend(growing.tolist())
         draft.append_block_ids.extend(block_ids)
         return decode
@@ -79,7 +79,7 @@ def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> boo
         return False
     block_ids = state.pool.allocate(1)
     assert block_ids is not None, "room was made"
-    state.lanes.grow(lane, block_ids)
+    state.lanes.grow(lane, block_ids, block_size=state.limits.block_size)
     draft.add_blocks(lane, block_ids)
     return True
 
@@ -101,7 +101,7 @@ def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
     """Plan the next chunk of a prompt that is under way, as much of it as there is room for."""
     lanes, block_size = state.lanes, state.limits.block_size
     num_scheduled, num_known = int(lanes.num_scheduled[lane]), int(lanes.num_known[lane])
-    num_blocks = int(lanes.num_blocks[lane])
+    num_blocks = len(lanes.block_ids[lane])
     if num_blocks * block_size == num_scheduled:
         # This lane keeps what it has and waits rather than take a row from a planned one.
         planned = (*draft.decode_lanes.tolist(), *draft.chunk_lanes, lane)
@@ -113,7 +113,7 @@ def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
         max(0, num_blocks_for(num_scheduled + num_tokens, block_size) - num_blocks)
     )
     assert block_ids is not None, "the chunk was cut to the room there is"
-    lanes.grow(lane, block_ids)
+    lanes.grow(lane, block_ids, block_size=block_size)
     draft.add_blocks(lane, block_ids)
     draft.add_chunk(lane, num_tokens, samples=num_scheduled + num_tokens == num_known)
 
@@ -131,13 +131,8 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     pool, block_size = state.pool, state.limits.block_size
     # At least one token is always computed: the last block is never taken whole from the cache.
     num_matchable = (request.num_tokens - 1) // block_size
-    extend_block_hashes(
-        request.block_hashes,
-        request.token_ids,
-        num_blocks=num_matchable,
-        block_size=block_size,
-        cache_salt=request.cache_salt,
-    )
+    if len(request.block_hashes) < num_matchable:
+        hash_known_blocks(request, block_size)
     cached = pool.match(request.block_hashes[:num_matchable])
     num_cached_tokens = len(cached) * block_size
     num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
@@ -150,7 +145,7 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     assert block_ids is not None, "the room was checked"
     is_first = not request.incarnation
     _occupy(state, request, cached, is_first=is_first)
-    state.lanes.grow(request.lane, block_ids)
+    state.lanes.grow(request.lane, block_ids, block_size=block_size)
     draft.admissions.append(_admission(state, request, num_cached_tokens, is_first=is_first))
     draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == request.num_tokens)
     return True
@@ -219,6 +214,7 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
             incarnations=lanes.incarnation[row_lanes],
             num_tokens=num_tokens,
             samples=samples,
+            num_samples=num_decode + sum(draft.chunk_samples),
         )
     )
     state.next_step_id += 1
@@ -229,9 +225,8 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
 
 def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:
     """Offer the blocks that this step fills to the next plan; the worker runs steps in order."""
-    if not chunk_lanes:
-        return
-    lanes = state.lanes
-    # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
-    num_tokens = np.minimum(lanes.num_scheduled[chunk_lanes], lanes.num_folded[chunk_lanes])
-    state.register_blocks(chunk_lanes, (num_tokens // state.limits.block_size).tolist())
+    lanes, block_size = state.lanes, state.limits.block_size
+    for lane in chunk_lanes:
+        # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
+        num_tokens = min(int(lanes.num_scheduled[lane]), int(lanes.num_folded[lane]))
+        state.register_blocks(lane, num_tokens // block_size)

@@ -27,9 +27,9 @@ def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
     """
     order = lanes.admission_order
     num_known = lanes.num_known[order]
-    can_run = (num_known < lanes.max_total[order]) & (
-        lanes.runs_ahead[order] | (lanes.num_rows_in_flight[order] == 0)
-    )
+    can_run = num_known < lanes.max_total[order]
+    if lanes.some_do_not_run_ahead:
+        can_run &= lanes.runs_ahead[order] | (lanes.num_rows_in_flight[order] == 0)
     is_decode = num_known - lanes.num_scheduled[order] == 1
     return order[can_run & is_decode], order[can_run & ~is_decode]
 

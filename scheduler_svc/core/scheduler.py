@@ -9,6 +9,7 @@ The same state and the same calls give the same answers: no clock, no randomness
 is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 """
 
+from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.folding import fold_result
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.plan import CoreState, FinishedRequest, StepOutputs, StepPlan, StepResult
@@ -60,6 +61,8 @@ class Scheduler:
                 f"{state.queues.num_waiting} requests wait, the most that max_num_waiting allows: try later"
             )
         request.max_total_tokens = _max_total_tokens(request, state.limits)
+        # Here and not when it is admitted: nobody waits for this, and the worker may wait for a plan.
+        hash_known_blocks(request, state.limits.block_size)
         state.num_arrivals += 1
         request.arrival = state.num_arrivals
         state.requests[request.request_id] = request

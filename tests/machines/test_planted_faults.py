@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from scheduler_svc.core import folding, planning
+from scheduler_svc.core import planning
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.state import SchedulerState
-from scheduler_svc.core.types import CoreLimits, FinishReason, Int64Array, Request, RequestStatus
+from scheduler_svc.core.types import CoreLimits, FinishReason, Request, RequestStatus
 from tests.machines.core_driver import CoreDriver, make_checked_scheduler
 from tests.machines.core_machine import CoreMachine
 
@@ -46,14 +46,10 @@ class LeakyState(SchedulerState):
         )
 
 
-def register_when_sampled(state: SchedulerState, live_lanes: Int64Array) -> None:
-    """Register a block once its last token is sampled, one token before that token's KV is written."""
-    lanes = state.lanes
-    for lane in live_lanes.tolist():
-        num_sampled = int(lanes.num_folded[lane]) // state.limits.block_size
-        num_full = min(num_sampled, int(lanes.num_blocks[lane]))
-        if num_full > lanes.num_registered[lane]:
-            state.register_blocks([lane], [num_full])
+def num_sampled_blocks(state: SchedulerState, lane: int) -> int:
+    """Count a block once its last token is sampled, one token before that token's KV is written."""
+    num_sampled = int(state.lanes.num_folded[lane]) // state.limits.block_size
+    return min(num_sampled, len(state.lanes.block_ids[lane]))
 
 
 def admit_at_once(state: SchedulerState, draft: planning._Draft) -> None:
@@ -146,7 +142,7 @@ def test_a_missing_release_is_found() -> None:
 
 
 def test_a_hash_registered_a_token_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folding, "_register_full_blocks", register_when_sampled)
+    monkeypatch.setattr(SchedulerState, "num_written_blocks", num_sampled_blocks)
     with pytest.raises(AssertionError, match="reads None at 3"):
         go_on_from_a_full_last_block(CoreDriver(LIMITS, Scheduler))
     assert "reads" in find_by_machine(Scheduler)

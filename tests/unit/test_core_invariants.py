@@ -55,7 +55,7 @@ def _miscount_rows_in_flight(state: SchedulerState) -> None:
 
 
 def _miscount_blocks(state: SchedulerState) -> None:
-    state.lanes.num_blocks[0] += 1
+    state.lanes.num_slots[0] += 1
 
 
 def _know_more_than_the_limit(state: SchedulerState) -> None:
