@@ -225,9 +225,8 @@ def _least_disturbed(num_rows: int, arguments: argparse.Namespace) -> Bench:
         benches.append(Bench(num_rows))
         benches[-1].run(arguments.steps)
     medians = [float(np.median(_totals(bench))) / 1e3 for bench in benches]
-    print(
-        f"{num_rows:,} rows, median of each round: {', '.join(f'{median:.0f}' for median in sorted(medians))} us"
-    )
+    listed = ", ".join(f"{median:.0f}" for median in sorted(medians))
+    print(f"{num_rows:,} rows, median of each round: {listed} us")
     return benches[int(np.argmin(medians))]
 
 

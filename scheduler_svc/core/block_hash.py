@@ -68,5 +68,6 @@ def extend_block_hashes(
     data = token_ids[num_known * block_size : num_blocks * block_size].tobytes()
     assert len(data) >= (num_blocks - num_known) * num_bytes, "only blocks of known tokens have a hash"
     for start in range(0, len(data), num_bytes):
-        parent = block_hash(parent, data[start : start + num_bytes])
+        # block_hash() without its calls, which would cost a third of the loop.
+        parent = sha256(parent + data[start : start + num_bytes]).digest()  # type: ignore[assignment]
         block_hashes.append(parent)

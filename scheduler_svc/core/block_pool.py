@@ -49,12 +49,13 @@ class BlockPool:
         if num_blocks > len(self._free):
             return None
         block_ids = self._free.pop(num_blocks)
+        ref_counts, hash_of = self._ref_counts, self._hash_of
         for block_id in block_ids:
-            self._ref_counts[block_id] = 1
-            block_hash = self._hash_of[block_id]
+            ref_counts[block_id] = 1
+            block_hash = hash_of[block_id]
             if block_hash is not None:
                 del self._block_of[block_hash]
-                self._hash_of[block_id] = None
+                hash_of[block_id] = None
         return block_ids
 
     def match(self, block_hashes: Iterable[BlockHash]) -> list[BlockId]:
@@ -84,28 +85,32 @@ class BlockPool:
         The table's end is freed first, so that it is evicted before its beginning: a prefix is worth
         nothing without the blocks before it.
         """
-        ref_counts = self._ref_counts
+        ref_counts, hash_of = self._ref_counts, self._hash_of
+        cached: list[BlockId] = []
         for block_id in reversed(block_ids):
             ref_count = ref_counts[block_id] - 1
             assert ref_count >= 0, f"block {block_id} is released but not held"
             ref_counts[block_id] = ref_count
             if ref_count == 0:
-                if self._hash_of[block_id] is None:
+                if hash_of[block_id] is None:
                     self._free.push_empty(block_id)
                 else:
-                    self._free.push_cached(block_id)
+                    cached.append(block_id)
+        self._free.push_cached(cached)
 
     def frees_any(self, *tables: Iterable[BlockId]) -> bool:
         """Tell whether releasing these tables together would free a block now."""
         num_holds = Counter(block_id for table in tables for block_id in table)
         return any(self._ref_counts[block_id] == count for block_id, count in num_holds.items())
 
-    def register(self, block_id: BlockId, block_hash: BlockHash) -> None:
-        """Let the prefix cache find a held block. Of two identical blocks the first keeps the key."""
-        assert self._ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
-        if self._hash_of[block_id] is None and block_hash not in self._block_of:
-            self._hash_of[block_id] = block_hash
-            self._block_of[block_hash] = block_id
+    def register(self, block_ids: Sequence[BlockId], block_hashes: Sequence[BlockHash]) -> None:
+        """Let the prefix cache find held blocks. Of two identical blocks the first keeps the key."""
+        ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
+        for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
+            assert ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
+            if hash_of[block_id] is None and block_hash not in block_of:
+                hash_of[block_id] = block_hash
+                block_of[block_hash] = block_id
 
     def ref_counts(self) -> dict[BlockId, int]:
         """Counts of all held blocks, for invariant checks."""

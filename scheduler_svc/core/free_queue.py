@@ -35,9 +35,9 @@ class FreeQueue:
         """Add a block that holds nothing of use."""
         self._empty.append(block_id)
 
-    def push_cached(self, block_id: BlockId) -> None:
-        """Add a block with a hash; it becomes the most recently used one."""
-        self._cached[block_id] = None
+    def push_cached(self, block_ids: Iterable[BlockId]) -> None:
+        """Add blocks with a hash, in order; the last becomes the most recently used one."""
+        self._cached.update(dict.fromkeys(block_ids))
 
     def pop(self, num_blocks: int) -> list[BlockId]:
         """Take the blocks that are missed least. There must be as many."""

@@ -130,8 +130,9 @@ class SchedulerState:
             block_size=self.limits.block_size,
             cache_salt=request.cache_salt,
         )
-        for index in range(num_registered, num_blocks):
-            self.pool.register(block_ids[index], request.block_hashes[index])
+        self.pool.register(
+            block_ids[num_registered:num_blocks], request.block_hashes[num_registered:num_blocks]
+        )
         self.lanes.num_registered[lane] = num_blocks
 
     def num_written_blocks(self, lane: int) -> int:

@@ -81,7 +81,7 @@ class BlockPoolMachine(RuleBasedStateMachine):
     def register(self, data: st.DataObject, key: BlockHash) -> None:
         """Offer a held block to the cache: the first block of a key keeps it, and so does a keyed block."""
         block_id = data.draw(st.sampled_from([each for table in self.tables for each in table]))
-        self.pool.register(block_id, key)
+        self.pool.register([block_id], [key])
         if block_id not in self.keys and key not in self.keys.values():
             self.keys[block_id] = key
 

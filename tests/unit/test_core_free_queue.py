@@ -21,7 +21,7 @@ def test_the_last_empty_block_goes_first() -> None:
 def test_cached_blocks_go_after_empty_ones_least_recently_used_first() -> None:
     queue = _queue(1)
     for block_id in (5, 4, 6):
-        queue.push_cached(BlockId(block_id))
+        queue.push_cached([BlockId(block_id)])
     assert (queue.num_empty, queue.num_cached, len(queue)) == (1, 3, 4)
     assert queue.pop(4) == [1, 5, 4, 6]
 
@@ -29,10 +29,10 @@ def test_cached_blocks_go_after_empty_ones_least_recently_used_first() -> None:
 def test_a_shared_block_leaves_and_comes_back_as_the_most_recently_used() -> None:
     queue = _queue()
     for block_id in (5, 4, 6):
-        queue.push_cached(BlockId(block_id))
+        queue.push_cached([BlockId(block_id)])
     queue.take_cached(BlockId(5))
     assert queue.block_ids() == {4, 6}
-    queue.push_cached(BlockId(5))
+    queue.push_cached([BlockId(5)])
     assert queue.pop(3) == [4, 6, 5]
 
 
