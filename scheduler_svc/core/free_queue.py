@@ -45,8 +45,8 @@ class FreeQueue:
         first = len(self._empty) - num_from_empty
         block_ids = self._empty[first:][::-1]
         del self._empty[first:]
-        for _ in range(num_blocks - num_from_empty):
-            block_ids.append(self._cached.popitem(last=False)[0])
+        pop_oldest = self._cached.popitem
+        block_ids += [pop_oldest(last=False)[0] for _ in range(num_blocks - num_from_empty)]
         return block_ids
 
     def take_cached(self, block_id: BlockId) -> None:

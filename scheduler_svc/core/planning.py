@@ -4,8 +4,6 @@ Changes the state as if the step had run already, so that the next step can be p
 one's result is in. Knows nothing about results.
 """
 
-from dataclasses import dataclass, field
-
 import numpy as np
 
 from scheduler_svc.core.block_hash import hash_known_blocks
@@ -15,19 +13,19 @@ from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import BlockId, Incarnation, Int64Array, Lane, Request, RequestStatus
 
 
-@dataclass(slots=True)
 class _Draft:
     """A step being planned."""
 
-    budget_left: int
-    decode_lanes: Int64Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    chunk_lanes: list[int] = field(default_factory=list)
-    chunk_num_tokens: list[int] = field(default_factory=list)
-    chunk_samples: list[bool] = field(default_factory=list)
-    append_lanes: list[int] = field(default_factory=list)
-    append_block_ids: list[BlockId] = field(default_factory=list)
-    admissions: list[Admission] = field(default_factory=list)
-    has_preempted: bool = False
+    def __init__(self, budget_left: int) -> None:
+        self.budget_left = budget_left
+        self.decode_lanes: Int64Array
+        self.chunk_lanes: list[int] = []
+        self.chunk_num_tokens: list[int] = []
+        self.chunk_samples: list[bool] = []
+        self.append_lanes: list[int] = []
+        self.append_block_ids: list[BlockId] = []
+        self.admissions: list[Admission] = []
+        self.has_preempted = False
 
     def add_chunk(self, lane: int, num_tokens: int, *, samples: bool) -> None:
         self.chunk_lanes.append(lane)
@@ -138,7 +136,9 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
     # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
     num_wanted = num_blocks_for(request.num_tokens + 1, block_size) - len(cached)
-    if num_wanted > pool.num_free - pool.num_free_among(cached):
+    # The first comparison is the second with all of them free, and nearly always settles it.
+    num_needed = num_wanted + len(cached)
+    if num_needed > pool.num_free and num_wanted > pool.num_free - pool.num_free_among(cached):
         return False
     pool.share(cached)
     block_ids = pool.allocate(num_blocks_for(num_cached_tokens + num_tokens, block_size) - len(cached))
