@@ -1,9 +1,61 @@
-"""Every kernel test runs on one thread: on shared cores more of them are slower, not faster."""
+"""Where kernel tests run: Triton's interpreter on a machine without a GPU, else the GPU itself.
+
+One thread: on shared cores more of them are slower, not faster.
+"""
+
+import os
+import sys
+from dataclasses import dataclass
 
 import pytest
 import torch
 
 
+def pytest_configure() -> None:
+    """Choose the interpreter before anything imports triton, which asks when it is imported."""
+    if torch.cuda.is_available():
+        return
+    if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
+        raise pytest.UsageError("a test or a module that it imports has imported triton before this point")
+    os.environ["TRITON_INTERPRET"] = "1"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A device and a dtype that Triton kernels are tested with."""
+
+    device: str
+    dtype: torch.dtype
+    tolerance: float
+    """Relative and absolute: some roundings of the dtype to values of about 1."""
+
+
+# The interpreter's bfloat16 arithmetic is wrong, so that dtype is tested on GPUs only.
+PLACES = [
+    pytest.param(Place(device="cpu", dtype=torch.float32, tolerance=1e-5), id="cpu-float32"),
+    pytest.param(Place(device="cpu", dtype=torch.float16, tolerance=4e-3), id="cpu-float16"),
+    pytest.param(
+        Place(device="cuda", dtype=torch.float32, tolerance=1e-5), id="cuda-float32", marks=pytest.mark.gpu
+    ),
+    pytest.param(
+        Place(device="cuda", dtype=torch.float16, tolerance=4e-3), id="cuda-float16", marks=pytest.mark.gpu
+    ),
+    pytest.param(
+        Place(device="cuda", dtype=torch.bfloat16, tolerance=2e-2), id="cuda-bfloat16", marks=pytest.mark.gpu
+    ),
+]
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    """Return each device and dtype in turn, as far as this machine has them."""
+    place: Place = request.param
+    has_gpu = torch.cuda.is_available()
+    if (place.device == "cuda") != has_gpu:
+        pytest.skip("the GPU runs these tests itself" if has_gpu else "there is no GPU")
+    return place
