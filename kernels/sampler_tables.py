@@ -1,0 +1,158 @@
+"""How the tokens of each lane are sampled, on the device, and the memory that a sampling step needs.
+
+Kernels read a lane's row, so that a step uploads no parameter; whoever owns the tables writes a lane
+when a request gets it. Knows nothing about requests, and computes nothing.
+
+Shapes: L lanes, R rows, V vocabulary, X biases of a lane, Y stop ids of a lane, C chunks of a row's
+logits, N candidates of a row, G programs that edit logits.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import torch
+
+MAX_BIASES = 1024
+"""Biases a lane can have."""
+MAX_STOP_IDS = 128
+"""Stop ids a lane can have."""
+MAX_LOGPROBS = 20
+"""Log-probabilities a row can have besides the drawn token's."""
+CHUNK_SIZE = 1024
+"""Neighbouring logits that are summed up together; a power of two."""
+MAX_CANDIDATES = 1024
+"""Tokens of a row that are ranked against each other; a power of two. More take the slow path."""
+NUM_EDITORS = 128
+"""Programs that apply penalties; each holds one count for every id of the vocabulary."""
+
+
+class SamplerFlavour(IntEnum):
+    """What a captured step can do; each can do all that the one before it can."""
+
+    GREEDY = 0
+    """Every row takes the likeliest token, whatever its temperature says."""
+    SAMPLED = 1
+    """Temperature, top_k, top_p, min_p."""
+    FULL = 2
+    """Also biases, penalties, masked stop ids and log-probabilities."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSampling:
+    """Sampling parameters by lane. Ranges as in kernels.sample.SampleInputs."""
+
+    temperature_L: torch.Tensor
+    """float32; 0 takes the likeliest token."""
+    top_k_L: torch.Tensor
+    """int32; 0 keeps all."""
+    top_p_L: torch.Tensor
+    """float32; 1 keeps all."""
+    min_p_L: torch.Tensor
+    """float32; 0 keeps all."""
+    seed_L: torch.Tensor
+    """int64: the bits of the unsigned seed."""
+    presence_L: torch.Tensor
+    """float32; 0 changes nothing."""
+    frequency_L: torch.Tensor
+    """float32; 0 changes nothing."""
+    repetition_L: torch.Tensor
+    """float32; 1 changes nothing."""
+    num_prompt_L: torch.Tensor
+    """int32: tokens of the prompt; those after it are output."""
+    min_tokens_L: torch.Tensor
+    """int32: stop ids are masked before this many tokens of output."""
+    num_logprobs_plus_one_L: torch.Tensor
+    """int32: 0 for none, k + 1 for the drawn token and the k likeliest."""
+    num_biases_L: torch.Tensor
+    """int32."""
+    bias_token_ids_LX: torch.Tensor
+    """int32; the first num_biases count."""
+    bias_values_LX: torch.Tensor
+    """float32."""
+    num_stop_ids_L: torch.Tensor
+    """int32."""
+    stop_token_ids_LY: torch.Tensor
+    """int32; the first num_stop_ids count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerWorkspace:
+    """Memory that launches in stream order share; its content means nothing between them."""
+
+    chunk_size: int
+    chunk_max_RC: torch.Tensor
+    """float32: the largest logit of each chunk."""
+    chunk_bound_RC: torch.Tensor
+    """float32: no token of the chunk reaches more, noise included."""
+    chunk_sum_RC: torch.Tensor
+    """float32: the chunk's weights, relative to its largest logit's."""
+    chunk_list_RC: torch.Tensor
+    """int32: the chunks that hold candidates."""
+    candidate_logits_RN: torch.Tensor
+    """float32."""
+    candidate_ids_RN: torch.Tensor
+    """int32."""
+    edited_logits_RV: torch.Tensor | None
+    """float32: rows with biases, penalties or masks, after them. None: no flavour FULL."""
+    counts_GV: torch.Tensor | None
+    """int32: tokens of one row's history by id. All 0 between rows: who reads one puts 0 back."""
+
+
+def allocate_lane_sampling(num_lanes: int, device: torch.device | str) -> LaneSampling:
+    """Return tables in which every lane is greedy and without options."""
+
+    def zeros(dtype: torch.dtype, *columns: int) -> torch.Tensor:
+        return torch.zeros((num_lanes, *columns), dtype=dtype, device=device)
+
+    return LaneSampling(
+        temperature_L=zeros(torch.float32),
+        top_k_L=zeros(torch.int32),
+        top_p_L=zeros(torch.float32) + 1,
+        min_p_L=zeros(torch.float32),
+        seed_L=zeros(torch.int64),
+        presence_L=zeros(torch.float32),
+        frequency_L=zeros(torch.float32),
+        repetition_L=zeros(torch.float32) + 1,
+        num_prompt_L=zeros(torch.int32),
+        min_tokens_L=zeros(torch.int32),
+        num_logprobs_plus_one_L=zeros(torch.int32),
+        num_biases_L=zeros(torch.int32),
+        bias_token_ids_LX=zeros(torch.int32, MAX_BIASES),
+        bias_values_LX=zeros(torch.float32, MAX_BIASES),
+        num_stop_ids_L=zeros(torch.int32),
+        stop_token_ids_LY=zeros(torch.int32, MAX_STOP_IDS),
+    )
+
+
+def allocate_sampler_workspace(
+    max_num_rows: int,
+    vocab_size: int,
+    *,
+    flavour: SamplerFlavour,
+    device: torch.device | str,
+    chunk_size: int = CHUNK_SIZE,
+) -> SamplerWorkspace:
+    """Allocate what steps of up to this many rows and this flavour need.
+
+    FULL takes 4 bytes for each row and id of the vocabulary: 156 MB for 256 rows of Qwen3, and 78 MB
+    for counts.
+    """
+    num_chunks = -(-vocab_size // chunk_size)
+
+    def empty(num_columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.empty((max_num_rows, num_columns), dtype=dtype, device=device)
+
+    is_full = flavour == SamplerFlavour.FULL
+    num_editors = min(max_num_rows, NUM_EDITORS)
+    counts_GV = torch.zeros((num_editors, vocab_size), dtype=torch.int32, device=device) if is_full else None
+    return SamplerWorkspace(
+        chunk_size=chunk_size,
+        chunk_max_RC=empty(num_chunks),
+        chunk_bound_RC=empty(num_chunks),
+        chunk_sum_RC=empty(num_chunks),
+        chunk_list_RC=empty(num_chunks, torch.int32),
+        candidate_logits_RN=empty(MAX_CANDIDATES),
+        candidate_ids_RN=empty(MAX_CANDIDATES, torch.int32),
+        edited_logits_RV=empty(vocab_size) if is_full else None,
+        counts_GV=counts_GV,
+    )
