@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kernels.store_kv import write_slots
+from kernels.kv_slots import write_slots
 
 if TYPE_CHECKING:
     from kernels.attention_backend import StepMetadata

@@ -1,9 +1,12 @@
 """Writing K and V into slots: the right cells, no other cell, and addresses past 32 bits."""
 
+from typing import Any
+
 import pytest
 import torch
 
-from kernels.store_kv import store_kv_ref, write_slots
+from kernels.kv_slots import write_slots
+from kernels.store_kv import store_kv, store_kv_ref
 
 CANARY = 7.0
 
@@ -74,6 +77,51 @@ def test_a_slot_past_the_cache_is_refused() -> None:
         store_kv_ref(*_tokens(1), *_caches(), torch.tensor([20]))
 
 
+@pytest.mark.parametrize(("num_heads", "head_dim"), [(3, 64), (1, 80), (2, 128), (5, 6)])
+def test_triton_writes_what_the_reference_writes(place: Any, num_heads: int, head_dim: int) -> None:
+    generator = torch.Generator().manual_seed(head_dim)
+    fused = torch.randn(5, 3 * num_heads, head_dim, generator=generator).to(place.device, place.dtype)
+    key, value = fused[:, :num_heads], fused[:, 2 * num_heads :]
+    slots = torch.tensor([67, -1, 0, 31, -1000], device=place.device)
+    shape = (2, 2, 5, 16, num_heads, head_dim)
+    (keys, values), (keys_ref, values_ref) = torch.full(shape, CANARY, dtype=place.dtype, device=place.device)
+    store_kv(key, value, keys, values, slots)
+    store_kv_ref(key, value, keys_ref, values_ref, slots)
+    assert torch.equal(keys, keys_ref)
+    assert torch.equal(values, values_ref)
+
+
+def test_tritons_addresses_past_two_to_the_31_do_not_wrap() -> None:
+    # On a CPU only the pages that are touched take memory; a GPU's own test is below.
+    if torch.cuda.is_available():
+        pytest.skip("the GPU runs its own")
+    num_cells = (1 << 31) + 3
+    caches = torch.empty(2, num_cells, 1, 1, 1, dtype=torch.int8)
+    caches[:, 2] = 1
+    token = torch.full((1, 1, 1), 5, dtype=torch.int8)
+    store_kv(token, token, caches[0], caches[1], torch.tensor([num_cells - 1]))
+    assert caches[:, num_cells - 1].flatten().tolist() == [5, 5]
+    assert caches[:, 2].flatten().tolist() == [1, 1]
+
+
+@pytest.mark.gpu
+def test_tritons_addresses_past_two_to_the_31_do_not_wrap_on_a_gpu() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    num_blocks = (1 << 31) // (16 * 8 * 128) + 2
+    caches = torch.zeros(2, num_blocks, 16, 8, 128, dtype=torch.bfloat16, device="cuda")
+    token = torch.ones(1, 8, 128, dtype=torch.bfloat16, device="cuda")
+    store_kv(token, token, caches[0], caches[1], torch.tensor([num_blocks * 16 - 1], device="cuda"))
+    assert (caches[:, -1, -1] == 1).all()
+    assert caches.count_nonzero().item() == 2 * 8 * 128
+
+
+def test_no_tokens_are_no_launch() -> None:
+    key_cache, value_cache = _caches()
+    store_kv(*_tokens(0), key_cache, value_cache, torch.empty(0, dtype=torch.int64))
+    assert (key_cache == CANARY).all()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -82,6 +130,7 @@ def test_a_slot_past_the_cache_is_refused() -> None:
         ("slots", r"slot_mapping must be int64 of shape \(2,\)"),
         ("slot dtype", "slot_mapping must be int64"),
         ("dtype", r"tokens of torch.float32 do not fit a cache of torch.float16"),
+        ("strides", "caches must be contiguous"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> None:
@@ -96,6 +145,9 @@ def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> Non
         slots = slots[:1]
     elif change == "slot dtype":
         slots = slots.int()
+    elif change == "strides":
+        key_cache = key_cache.transpose(0, 1)
+        value_cache = value_cache.transpose(0, 1)
     else:
         key_cache, value_cache = key_cache.half(), value_cache.half()
     with pytest.raises(ValueError, match=message):
