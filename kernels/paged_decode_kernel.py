@@ -5,8 +5,8 @@ it, padded to 16 rows for tensor cores. Where a row has several splits, the last
 them, in the order of the splits, so that a row's result depends on nothing but the row. Knows
 nothing about requests or graphs.
 
-Shapes: G heads of one KV head (padded), D head dim (padded), P cells of a tile, J splits of a row, C
-of them joined at once.
+Shapes: G heads of one KV head, padded to 16 (H: to a power of two), D head dim (padded), P cells of a
+tile, J splits of a row, C of them joined at once.
 Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023).
 """
 
@@ -114,13 +114,13 @@ def _leave_result(
         num_before = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
         if num_before == num_active - 1:
-            g = tl.arange(0, GROUP_PADDED)
-            joined_GD = _join_splits(
+            joined_HD = _join_splits(
                 partial_ptr, lse_ptr, num_active, GROUP, GROUP_PADDED, HEAD_DIM, acc_GD.shape[1],
                 NUM_SPLITS, CHUNK,
             )  # fmt: skip
-            mask_GD = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
-            tl.store(out_ptr + g[:, None] * HEAD_DIM + d[None, :], joined_GD.to(dtype), mask=mask_GD)
+            h = tl.arange(0, GROUP_PADDED)
+            mask_HD = (h < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+            tl.store(out_ptr + h[:, None] * HEAD_DIM + d[None, :], joined_HD.to(dtype), mask=mask_HD)
             tl.store(counter_ptr, 0)
 
 

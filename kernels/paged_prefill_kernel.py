@@ -1,0 +1,104 @@
+"""The Triton kernel of prefill attention: tiles of queries over their row's paged context.
+
+A program computes some consecutive tokens of one row for all query heads of one KV head, so that K
+and V are read once for the group. Tiles of K that all its queries see come first, without masks;
+then those that the diagonal crosses. Knows nothing about requests.
+
+Shapes: Q queries of a tile (tokens x heads of the group), D head dim (padded), P cells of a tile.
+Source: FlashAttention-2 (Dao, 2023) on paged tables (Kwon et al., 2023).
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _attend_tiles(
+    q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, start, end, scale_log2, kv_head,
+    IS_MASKED: tl.constexpr, HAS_DESCRIPTORS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fold cells [start, end) into the running sums; start is a multiple of TILE."""
+    d, p = tl.arange(0, q_QD.shape[1]), tl.arange(0, TILE)
+    for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
+        position_P = tile_start + p
+        if HAS_DESCRIPTORS:  # only without masks, and where a tile lies in one block
+            block = tl.load(table_ptr + tile_start // BLOCK_SIZE)
+            cell = block * BLOCK_SIZE + tile_start % BLOCK_SIZE
+            key_PD = key_ptr.load([cell, kv_head * HEAD_DIM])
+        else:
+            if BLOCK_SIZE % TILE == 0:
+                block = tl.load(table_ptr + tile_start // BLOCK_SIZE).to(tl.int64)
+                cell_P = block * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
+            else:
+                # Unmasked tiles end inside the context, and tables hold its blocks.
+                is_in_P = position_P < end
+                block_P = tl.load(table_ptr + position_P // BLOCK_SIZE, mask=is_in_P, other=0).to(tl.int64)
+                cell_P = block_P * BLOCK_SIZE + position_P % BLOCK_SIZE
+            offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+            mask_PD = (d < HEAD_DIM)[None, :]
+            if IS_MASKED:  # cells past the context may hold NaN
+                mask_PD = mask_PD & (position_P < end)[:, None]
+            key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
+        score_QP = tl.dot(q_QD, tl.trans(key_PD), input_precision="ieee")
+        if IS_MASKED:
+            score_QP = tl.where(position_P[None, :] <= position_Q[:, None], score_QP, float("-inf"))
+        new_best_Q = tl.maximum(best_Q, tl.max(score_QP, 1) * scale_log2)
+        weight_QP = tl.exp2(score_QP * scale_log2 - new_best_Q[:, None])
+        old_weight_Q = tl.exp2(best_Q - new_best_Q)
+        if HAS_DESCRIPTORS:
+            value_PD = value_ptr.load([cell, kv_head * HEAD_DIM])
+        else:
+            value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+        acc_QD = acc_QD * old_weight_Q[:, None]
+        acc_QD = tl.dot(weight_QP.to(value_PD.dtype), value_PD, acc_QD, input_precision="ieee")
+        sum_Q = sum_Q * old_weight_Q + tl.sum(weight_QP, 1)
+        best_Q = new_best_Q
+    return acc_QD, sum_Q, best_Q
+
+
+@triton.jit
+def paged_prefill_kernel(
+    q_ptr, key_ptr, value_ptr, key_descriptor, value_descriptor, table_ptr, cu_seqlens_ptr, seq_lens_ptr,
+    out_ptr, scale_log2, q_stride, table_stride,
+    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+    HAS_DESCRIPTORS: tl.constexpr,
+):  # fmt: skip
+    """Compute a tile of one row's tokens for one KV head's group."""
+    TOKENS: tl.constexpr = NUM_QUERIES // GROUP
+    kv_head, row = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    first_token = tl.load(cu_seqlens_ptr + row)
+    query_len = tl.load(cu_seqlens_ptr + row + 1) - first_token
+    # The last tile sees the longest context: it starts first.
+    first_query = (tl.cdiv(query_len, TOKENS) - 1 - tl.program_id(1)) * TOKENS
+    if first_query < 0:
+        return
+    seq_len = tl.load(seq_lens_ptr + row)
+    q, d = tl.arange(0, NUM_QUERIES), tl.arange(0, DIM_PADDED)
+    query_Q = first_query + q // GROUP
+    position_Q = seq_len - query_len + query_Q
+    token_Q = first_token.to(tl.int64) + query_Q
+    head_Q = kv_head * GROUP + q % GROUP
+    mask_QD = ((q < TOKENS * GROUP) & (query_Q < query_len))[:, None] & (d < HEAD_DIM)[None, :]
+    q_at = q_ptr + (token_Q * q_stride + head_Q * HEAD_DIM)[:, None] + d[None, :]
+    q_QD = tl.load(q_at, mask=mask_QD, other=0.0)
+    acc_QD = tl.zeros((NUM_QUERIES, DIM_PADDED), tl.float32)
+    sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
+    best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
+    table_ptr += row * table_stride
+    first_position = seq_len - query_len + first_query
+    num_seen_by_all = (first_position + 1) // TILE * TILE
+    num_seen = tl.minimum(first_position + TOKENS, seq_len)
+    acc_QD, sum_Q, best_Q = _attend_tiles(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_descriptor, value_descriptor, table_ptr,
+        0, num_seen_by_all, scale_log2, kv_head,
+        False, HAS_DESCRIPTORS, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+    acc_QD, sum_Q, best_Q = _attend_tiles(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr,
+        num_seen_by_all, num_seen, scale_log2, kv_head,
+        True, False, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+    out_at = out_ptr + (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
+    tl.store(out_at, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)

@@ -1,0 +1,206 @@
+"""Paged prefill attention against its reference: mixed rows, tiles, cells that nobody wrote."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.paged_prefill import PrefillConfig, choose_prefill_config, paged_prefill, paged_prefill_ref
+
+NAN = float("nan")
+SMALL = PrefillConfig(num_queries=16, tile_size=16, num_warps=4, num_stages=2)
+MIXED = [(1, 1), (20, 20), (1, 33), (7, 40), (16, 16), (17, 64), (0, 5)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Arguments of a launch. What no row's context holds is NaN; so are queries of no row."""
+
+    q_THD: torch.Tensor
+    key_cache_NSKD: torch.Tensor
+    value_cache_NSKD: torch.Tensor
+    block_table_BM: torch.Tensor
+    cu_seqlens_q: torch.Tensor
+    seq_lens_B: torch.Tensor
+    max_seqlen_q: int
+    scale: float
+
+    def run(self, config: PrefillConfig | None, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Launch it."""
+        arguments = (getattr(self, name) for name in self.__dataclass_fields__)
+        return paged_prefill(*arguments, out=out, config=config)
+
+    def expected(self) -> torch.Tensor:
+        """Return what it should give, for the tokens of the rows."""
+        names = [name for name in self.__dataclass_fields__ if name != "max_seqlen_q"]
+        return paged_prefill_ref(*(getattr(self, name) for name in names))
+
+
+def _case(
+    place: Any,
+    rows: list[tuple[int, int]],
+    *,
+    heads: tuple[int, int] = (2, 1),
+    head_dim: int = 16,
+    block_size: int = 16,
+    num_before: int = 0,
+) -> Case:
+    """Rows of (query_len, context_len), after num_before tokens that belong to no row."""
+    generator = torch.Generator().manual_seed(sum(map(sum, rows)) + head_dim)
+    num_heads, num_kv_heads = heads
+    num_blocks = [-(-context // block_size) for _, context in rows]
+    pool_size = 1 + sum(num_blocks) + 2
+    cache = torch.full((2, pool_size, block_size, num_kv_heads, head_dim), NAN)
+    ids = (torch.randperm(pool_size - 1, generator=generator) + 1).tolist()
+    table = torch.full((len(rows), max(num_blocks) + 1), 2**30, dtype=torch.int32)
+    for row, (_, context) in enumerate(rows):
+        blocks = torch.tensor([ids.pop() for _ in range(num_blocks[row])])
+        table[row, : len(blocks)] = blocks
+        index = torch.arange(context)
+        cells = torch.randn(2, context, num_kv_heads, head_dim, generator=generator)
+        cache[:, blocks[index // block_size], index % block_size] = cells
+    bounds = torch.tensor([num_before, *(query for query, _ in rows)]).cumsum(0).int()
+    q_THD = torch.randn(int(bounds[-1]), num_heads, head_dim, generator=generator)
+    q_THD[:num_before] = NAN
+    move = {"device": place.device, "dtype": place.dtype}
+    return Case(
+        q_THD=q_THD.to(**move),
+        key_cache_NSKD=cache[0].to(**move),
+        value_cache_NSKD=cache[1].to(**move),
+        block_table_BM=table.to(place.device),
+        cu_seqlens_q=bounds.to(place.device),
+        seq_lens_B=torch.tensor([context for _, context in rows], dtype=torch.int32, device=place.device),
+        max_seqlen_q=max(query for query, _ in rows),
+        scale=head_dim**-0.5,
+    )
+
+
+def _check(case: Case, place: Any, config: PrefillConfig | None) -> None:
+    out = torch.full_like(case.q_THD, NAN)
+    case.run(config, out)
+    torch.testing.assert_close(out, case.expected(), rtol=place.tolerance, atol=place.tolerance)
+
+
+@pytest.mark.parametrize("config", [SMALL, None])
+def test_mixed_rows(place: Any, config: PrefillConfig | None) -> None:
+    _check(_case(place, MIXED), place, config)
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (6, 2), (17, 1)])
+def test_groups(place: Any, heads: tuple[int, int]) -> None:
+    _check(_case(place, [(9, 30), (1, 5)], heads=heads), place, None)
+    if heads != (17, 1):
+        _check(_case(place, [(9, 30), (1, 5)], heads=heads), place, SMALL)
+
+
+@pytest.mark.parametrize("head_dim", [8, 24, 128, 256])
+def test_head_dims(place: Any, head_dim: int) -> None:
+    _check(_case(place, [(20, 35), (1, 1)], head_dim=head_dim), place, SMALL)
+
+
+@pytest.mark.parametrize(("block_size", "tile_size"), [(16, 16), (16, 32), (24, 16), (48, 32), (64, 16)])
+def test_block_sizes(place: Any, block_size: int, tile_size: int) -> None:
+    config = PrefillConfig(num_queries=32, tile_size=tile_size, num_warps=4, num_stages=2)
+    _check(_case(place, [(50, 50), (1, 97), (13, 70)], block_size=block_size), place, config)
+
+
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_descriptors_give_the_same(place: Any, block_size: int) -> None:
+    case = _case(place, [(40, 90), (5, 5)], heads=(4, 2), block_size=block_size)
+    options: dict[str, Any] = {"num_queries": 32, "tile_size": 16, "num_warps": 4, "num_stages": 2}
+    plain = case.run(PrefillConfig(**options))
+    assert torch.equal(case.run(PrefillConfig(**options, has_descriptors=True)), plain)
+
+
+def test_tokens_of_no_row_are_neither_read_nor_written(place: Any) -> None:
+    case = _case(place, [(7, 20), (1, 3)], num_before=3)
+    out = torch.full_like(case.q_THD, 7.0)
+    case.run(SMALL, out)
+    assert (out[:3] == 7).all()
+    torch.testing.assert_close(out[3:], case.expected()[3:], rtol=place.tolerance, atol=place.tolerance)
+
+
+def test_caches_are_left_as_they_are(place: Any) -> None:
+    case = _case(place, MIXED)
+    before = [cache.clone() for cache in (case.key_cache_NSKD, case.value_cache_NSKD)]
+    case.run(SMALL)
+    for cache, old in zip((case.key_cache_NSKD, case.value_cache_NSKD), before, strict=True):
+        torch.testing.assert_close(cache, old, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_chunk_gives_what_the_whole_prompt_gives(place: Any) -> None:
+    whole = _case(place, [(48, 48)])
+    chunk = Case(
+        q_THD=whole.q_THD[32:],
+        key_cache_NSKD=whole.key_cache_NSKD,
+        value_cache_NSKD=whole.value_cache_NSKD,
+        block_table_BM=whole.block_table_BM,
+        cu_seqlens_q=torch.tensor([0, 16], dtype=torch.int32, device=place.device),
+        seq_lens_B=whole.seq_lens_B,
+        max_seqlen_q=16,
+        scale=whole.scale,
+    )
+    assert torch.equal(chunk.run(SMALL), whole.run(SMALL)[32:])
+
+
+def test_reference_is_causal() -> None:
+    # One head, all scores 0: each token gets the mean of the values up to itself.
+    keys, values = torch.zeros(2, 16, 1, 1), torch.full((2, 16, 1, 1), NAN)
+    values[1, :3, 0, 0] = torch.tensor([2.0, 4.0, 9.0])
+    table, bounds = torch.tensor([[1, 7]], dtype=torch.int32), torch.tensor([0, 2], dtype=torch.int32)
+    seq_lens = torch.tensor([3], dtype=torch.int32)
+    out = paged_prefill_ref(torch.ones(2, 1, 1), keys, values, table, bounds, seq_lens, 1.0)
+    torch.testing.assert_close(out.flatten(), torch.tensor([3.0, 5.0]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("has_descriptors", [False, True])
+def test_addresses_past_32_bits(*, has_descriptors: bool) -> None:
+    shape = (70_000, 256, 1, 128)  # 2.29e9 numbers
+    caches = torch.empty(2, *shape, dtype=torch.bfloat16, device="cuda")
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    for block in (69_999, 3, 65_537):
+        caches[:, block] = torch.randn(caches[:, 0].shape, generator=generator, device="cuda")
+    q_THD = torch.randn(100, 2, 128, generator=generator, device="cuda").bfloat16()
+    table, bounds, seq_lens = (
+        torch.tensor(values, dtype=torch.int32, device="cuda")
+        for values in ([[69_999, 3, 65_537]], [0, 100], [700])
+    )
+    config = PrefillConfig(
+        num_queries=128, tile_size=64, num_warps=8, num_stages=2, has_descriptors=has_descriptors
+    )
+    out = paged_prefill(q_THD, caches[0], caches[1], table, bounds, seq_lens, 100, 128**-0.5, config=config)
+    expected = paged_prefill_ref(q_THD, caches[0], caches[1], table, bounds, seq_lens, 128**-0.5)
+    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("cu_seqlens_q", torch.zeros(2, dtype=torch.int32), r"cu_seqlens_q must be int32 of shape \(3,\)"),
+        ("seq_lens_B", torch.zeros(2, dtype=torch.int64), "seq_lens must be int32"),
+        ("q_THD", torch.zeros(5, 3, 16), "do not fit 2 KV heads"),
+        ("value_cache_NSKD", torch.zeros(4, 16, 2, 8), "the caches must be alike"),
+        ("out", torch.zeros(5, 4, 8), "out must be contiguous"),
+    ],
+)
+def test_wrong_arguments(name: str, value: torch.Tensor, message: str) -> None:
+    arguments: dict[str, Any] = {
+        "q_THD": torch.zeros(5, 4, 16),
+        "key_cache_NSKD": torch.zeros(4, 16, 2, 16),
+        "value_cache_NSKD": torch.zeros(4, 16, 2, 16),
+        "block_table_BM": torch.zeros(2, 3, dtype=torch.int32),
+        "cu_seqlens_q": torch.zeros(3, dtype=torch.int32),
+        "seq_lens_B": torch.zeros(2, dtype=torch.int32),
+        "max_seqlen_q": 3,
+        "scale": 1.0,
+    }
+    with pytest.raises(ValueError, match=message):
+        paged_prefill(**(arguments | {name: value}))
+
+
+@pytest.mark.parametrize(("max_seqlen_q", "num_queries"), [(1, 16), (20, 64), (1024, 128)])
+def test_short_chunks_take_small_tiles(max_seqlen_q: int, num_queries: int) -> None:
+    cache = torch.empty(1, 16, 8, 128, dtype=torch.bfloat16)
+    assert choose_prefill_config(max_seqlen_q, cache_NSKD=cache, group=2).num_queries == num_queries
