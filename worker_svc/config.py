@@ -11,6 +11,8 @@ from worker_svc.errors import ConfigError
 MAX_STEPS_IN_FLIGHT = 4
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEVICES = ("cpu", "cuda")
+ATTENTION_BACKENDS = ("auto", "torch", "triton", "flash-attn")
+DEFAULT_KV_CACHE_GIB = 2.0
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -28,14 +30,18 @@ class WorkerConfig:
     """What to compute on: cpu or cuda."""
     dtype: str = "auto"
     """Of weights and KV cache: float32, bfloat16, float16; auto: float32 on cpu, the checkpoint's on cuda."""
-    attention_backend: str = "torch"
-    """Which kernels compute attention: torch."""
+    attention_backend: str = "auto"
+    """Which kernels compute attention: torch, triton, flash-attn; auto: torch on cpu, triton on cuda."""
+    cuda_graphs: bool = True
+    """On cuda, capture decode steps at start and replay them, instead of launching each kernel."""
     block_size: int = 16
     """Tokens a block of the KV cache holds."""
     num_blocks: int = 0
     """Blocks of the KV cache. 0: as many as --kv-cache-gib holds."""
-    kv_cache_gib: float = 2.0
-    """Size of the KV cache in GiB, unless --num-blocks is given."""
+    kv_cache_gib: float = 0.0
+    """Size of the KV cache in GiB, unless --num-blocks is given. 0: 2 GiB, or what is left of the GPU."""
+    gpu_memory_utilization: float = 0.9
+    """On cuda, share of the GPU's memory to use in all: weights, steps and KV cache."""
     max_num_seqs: int = 64
     """Most requests that run at once: lanes, and rows of one step."""
     max_num_batched_tokens: int = 2048
@@ -63,15 +69,22 @@ class WorkerConfig:
         self._check_range("torch_threads", 0, 1024)
         for option in ("num_blocks", "max_model_len"):
             self._check_range(option, 0, 2**31 - 1)
-        if not 0 < self.kv_cache_gib < 2**20:
-            raise _error("kv_cache_gib", self.kv_cache_gib, "be above 0 and finite")
+        if not 0 <= self.kv_cache_gib < 2**20:
+            raise _error("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise _error("gpu_memory_utilization", self.gpu_memory_utilization, "be above 0 and at most 1")
 
     def _check_names(self) -> None:
         if not self.model:
             raise _error("model", self.model, "name a model folder or a hub id")
         if not self.host:
             raise _error("host", self.host, "name an address to listen on")
-        for option, names in (("device", DEVICES), ("dtype", DTYPES), ("log_level", LOG_LEVELS)):
+        for option, names in (
+            ("device", DEVICES),
+            ("dtype", DTYPES),
+            ("attention_backend", ATTENTION_BACKENDS),
+            ("log_level", LOG_LEVELS),
+        ):
             if getattr(self, option) not in names:
                 raise _error(option, getattr(self, option), f"be one of {', '.join(names)}")
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import typer
 import uvloop
@@ -30,21 +31,27 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
     options = ServerOptions(host=config.host, port=config.port, max_message_mib=config.max_message_mib)
 
     def load() -> LoadedWorker:
-        return load_worker(config, group, tell=typer.echo, weights_progress=_weights_progress)
+        return load_worker(
+            config,
+            group,
+            tell=typer.echo,
+            weights_progress=partial(_progress, "weights", "loaded"),
+            graphs_progress=partial(_progress, "graphs", "captured"),
+        )
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(options, load, announce=typer.echo))
 
 
 @contextmanager
-def _weights_progress() -> Iterator[OnProgress | None]:
+def _progress(what: str, done: str) -> Iterator[OnProgress | None]:
     """Show a bar on a terminal; one line when done elsewhere."""
     start_seconds = time.monotonic()
     if not sys.stderr.isatty():
         yield None
     else:
-        columns = (TextColumn("weights"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("weights", total=None)
-            yield lambda done, total: progress.update(task, completed=done, total=total)
-    typer.echo(f"weights    loaded in {time.monotonic() - start_seconds:.1f} s")
+            task = progress.add_task(what, total=None)
+            yield lambda count, total: progress.update(task, completed=count, total=total)
+    typer.echo(f"{what:10} {done} in {time.monotonic() - start_seconds:.1f} s")

@@ -28,9 +28,24 @@ PREFIX = "STEPWIRE_WORKER_"
         ("dtype", "int8", "--dtype is 'int8', but must be one of auto, float32, bfloat16, float16"),
         ("block_size", 0, "--block-size is 0, but must be in [1, 1024]"),
         ("num_blocks", -1, "--num-blocks is -1, but must be in [0, 2147483647]"),
-        ("kv_cache_gib", 0.0, "--kv-cache-gib is 0.0, but must be above 0 and finite"),
-        ("kv_cache_gib", float("nan"), "--kv-cache-gib is nan, but must be above 0 and finite"),
-        ("kv_cache_gib", float("inf"), "--kv-cache-gib is inf, but must be above 0 and finite"),
+        (
+            "attention_backend",
+            "magic",
+            "--attention-backend is 'magic', but must be one of auto, torch, triton, flash-attn",
+        ),
+        ("kv_cache_gib", -0.5, "--kv-cache-gib is -0.5, but must be at least 0 and finite"),
+        ("kv_cache_gib", float("nan"), "--kv-cache-gib is nan, but must be at least 0 and finite"),
+        ("kv_cache_gib", float("inf"), "--kv-cache-gib is inf, but must be at least 0 and finite"),
+        (
+            "gpu_memory_utilization",
+            0.0,
+            "--gpu-memory-utilization is 0.0, but must be above 0 and at most 1",
+        ),
+        (
+            "gpu_memory_utilization",
+            1.5,
+            "--gpu-memory-utilization is 1.5, but must be above 0 and at most 1",
+        ),
         ("max_num_seqs", 0, "--max-num-seqs is 0, but must be in [1, 65536]"),
         ("max_num_batched_tokens", 63, "--max-num-batched-tokens is 63, but must be in [64, 16777216]"),
         ("max_model_len", -1, "--max-model-len is -1, but must be in [0, 2147483647]"),
@@ -168,8 +183,8 @@ def test_a_length_that_the_cache_does_not_hold_says_what_to_change() -> None:
     with pytest.raises(MemoryBudgetError) as caught:
         choose_max_model_len(49, max_position_embeddings=100, num_blocks=3, block_size=16)
     assert str(caught.value) == (
-        "--max-model-len is 49, but the KV cache holds 48 tokens (3 blocks of 16): "
-        "raise --kv-cache-gib or --num-blocks, or lower --max-model-len"
+        "--max-model-len is 49, but the KV cache holds 48 tokens (3 blocks of 16): raise --kv-cache-gib, "
+        "--num-blocks or --gpu-memory-utilization, or lower --max-model-len"
     )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.batch.checks import TableLimits
-from worker_svc.batch.input_batch import InputBatch, build_input_batch
+from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.sampling_rows import SamplingRows
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import Step
@@ -23,7 +23,7 @@ LIMITS = TableLimits(
 
 
 def build(table: SequenceTable, a_step: Step) -> InputBatch:
-    return build_input_batch(table, table.apply(a_step))
+    return InputBatch(table, table.apply(a_step))
 
 
 def test_a_prompt_alone() -> None:

@@ -1,35 +1,47 @@
-"""Padding to captured batch sizes, against values worked out by hand."""
+"""Batch sizes to capture and the layout of a padded decode step, against values worked out by hand."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.worker_steps import admission, int32, step
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
-from worker_svc.batch.padding import captured_batch_sizes, choose_batch_size, pad_decode_batch
-from worker_svc.batch.sampling_rows import gather_sampling_rows
+from worker_svc.batch.padding import (
+    TableShape,
+    captured_batch_sizes,
+    choose_batch_size,
+    write_decode_step,
+    write_padding,
+)
 from worker_svc.batch.sequence_table import SequenceTable
 
 LIMITS = TableLimits(
     block_size=4, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=16, max_model_len=16, vocab_size=100
 )
+SHAPE = TableShape(num_columns=5, spare_cell=20)
 
 
-def decode_batch() -> InputBatch:
-    """Two decode rows: lane 3 at position 5, lane 1 at position 0."""
-    lanes, positions = np.array([3, 1]), np.array([6, 1])
-    return InputBatch(
-        token_lanes=lanes,
-        positions=np.array([5, 0]),
-        slot_mapping=np.array([37, 80]),
-        cu_seqlens_q=np.array([0, 1, 2], np.int32),
-        query_lens=np.array([1, 1], np.int32),
-        seq_lens=np.array([6, 1], np.int32),
-        block_table=np.array([[7, 9], [20, 3]], np.int32),
-        num_decode_rows=2,
-        sampling=gather_sampling_rows(
-            SequenceTable(LIMITS), lanes, positions=positions, token_rows=np.array([0, 1])
-        ),
-    )
+def decode_batch(**changes: Any) -> InputBatch:
+    """Two decode rows: lane 3 at position 4, lane 1 at position 5."""
+    table = SequenceTable(LIMITS)
+    admissions = (admission(3, 4, (7,)), admission(1, 5, (3, 4)))
+    table.apply(step(1, [(3, 4, True), (1, 5, True)], admissions=admissions))
+    fields: dict[str, Any] = {"append_lanes": int32([3]), "append_block_ids": int32([9])}
+    return InputBatch(table, table.apply(step(2, [(3, 1, True), (1, 1, True)], **fields | changes)))
+
+
+def written(batch: InputBatch, num_rows: int) -> list[list[int]]:
+    """Return cells, block ids, lanes and positions, from a buffer full of an older step."""
+    words = np.full(5 * num_rows, 77, np.int32)
+    write_decode_step(words, batch, num_rows=num_rows, table=SHAPE)
+    return parts_of(words, num_rows)
+
+
+def parts_of(words: np.ndarray[Any, np.dtype[np.int32]], num_rows: int) -> list[list[int]]:
+    rows = words[2 * num_rows :].reshape(3, num_rows)
+    return [words[: 2 * num_rows].view(np.int64).tolist(), *rows.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -40,10 +52,15 @@ def decode_batch() -> InputBatch:
         (8, (1, 2, 4, 8)),
         (30, (1, 2, 4, 8, 16, 24, 30)),
         (32, (1, 2, 4, 8, 16, 24, 32)),
+        (37, (1, 2, 4, 8, 16, 24, 32, 37)),
     ],
 )
 def test_the_last_captured_size_is_max_num_seqs(max_num_seqs: int, sizes: tuple[int, ...]) -> None:
     assert captured_batch_sizes(max_num_seqs) == sizes
+
+
+def test_large_sizes_stand_further_apart() -> None:
+    assert captured_batch_sizes(300)[-6:] == (240, 248, 256, 272, 288, 300)
 
 
 @pytest.mark.parametrize(("num_rows", "size"), [(1, 1), (2, 2), (3, 4), (9, 16), (25, 30), (30, 30)])
@@ -56,21 +73,29 @@ def test_more_rows_than_were_captured_are_our_own_bug() -> None:
         choose_batch_size(31, (1, 30))
 
 
-def test_padding_rows_point_at_block_0_with_no_context_and_write_nowhere() -> None:
-    padded = pad_decode_batch(decode_batch(), 4)
-    assert padded.token_lanes.tolist() == [3, 1, 0, 0]
-    assert padded.positions.tolist() == [5, 0, 0, 0]
-    assert padded.slot_mapping.tolist() == [37, 80, -1, -1]
-    assert padded.cu_seqlens_q.tolist() == [0, 1, 2, 3, 4]
-    assert padded.query_lens.tolist() == [1, 1, 1, 1]
-    assert padded.seq_lens.tolist() == [6, 1, 0, 0]
-    assert padded.block_table.tolist() == [[7, 9], [20, 3], [0, 0], [0, 0]]
-    assert padded.num_decode_rows == 4
-    assert padded.sampling.token_rows.tolist() == [0, 1]
-    assert padded.slot_mapping.dtype == np.int64
-    assert padded.seq_lens.dtype == padded.block_table.dtype == padded.cu_seqlens_q.dtype == np.int32
+def test_the_whole_padded_tail_is_cleared() -> None:
+    # Lane 3's second block stands in cell 3 * 5 + 1.
+    assert written(decode_batch(), 4) == [
+        [16, 20, 20, 20],
+        [9, 0, 0, 0],
+        [3, 1, -1, -1],
+        [4, 5, 0, 0],
+    ]
 
 
-def test_a_batch_of_the_right_size_is_left_alone() -> None:
-    batch = decode_batch()
-    assert pad_decode_batch(batch, 2) is batch
+def test_a_batch_of_the_right_size_has_no_padding() -> None:
+    assert written(decode_batch(), 2) == [[16, 20], [9, 0], [3, 1], [4, 5]]
+
+
+def test_padding_alone_writes_nowhere() -> None:
+    words = np.full(10, 77, np.int32)
+    write_padding(words, num_rows=2, table=SHAPE)
+    assert parts_of(words, 2) == [[20, 20], [0, 0], [-1, -1], [0, 0]]
+
+
+def test_what_does_not_fit_is_our_own_bug() -> None:
+    with pytest.raises(AssertionError, match="2 rows do not fit into 1"):
+        written(decode_batch(), 1)
+    batch = decode_batch(append_lanes=int32([3, 1, 1]), append_block_ids=int32([9, 10, 11]))
+    with pytest.raises(AssertionError, match="3 appended blocks do not fit into 2"):
+        written(batch, 2)

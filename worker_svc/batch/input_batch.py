@@ -1,90 +1,127 @@
-"""An applied step as the flat arrays that the model runs on.
+"""An applied step as the flat arrays that the model runs on, each made when it is first asked for.
 
 Rows of one token come first, wherever the engine put them; sampled tokens still come out in the
 engine's order, because the sampling rows point back. Knows nothing about tensors or padding.
 Legend: T packed tokens, B rows, M blocks of the longest row.
 """
 
-from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
+from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.sampling_rows import SamplingRows, gather_sampling_rows
-from worker_svc.batch.sequence_table import SequenceTable, StepRows
+from worker_svc.batch.sequence_table import BlockAppends, SequenceTable, StepRows
 from worker_svc.batch.step import Int32Array, Int64Array
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InputBatch:
-    """One step, ready to upload."""
+    """One step, ready to upload: read what is needed of it before the table applies the next one.
 
-    token_lanes: Int64Array
-    """(T,): the token's lane; its id is read from the token pool at (lane, position)."""
-    positions: Int64Array
-    """(T,): absolute index in the request."""
-    slot_mapping: Int64Array
-    """(T,): where the token's K and V go; negative: nowhere."""
-    cu_seqlens_q: Int32Array
-    """(B + 1,): running sum of query lengths from 0."""
-    query_lens: Int32Array
-    """(B,): tokens of the row in this step."""
-    seq_lens: Int32Array
-    """(B,): context length after this step."""
-    block_table: Int32Array
-    """(B, M): the row's blocks; what stands past its own is not to be read."""
-    num_decode_rows: int
-    """Rows [0, num_decode_rows) have one token each."""
-    sampling: SamplingRows
+    A decode step with lane tables on the device needs ``lanes`` and ``positions`` only; all the other
+    arrays cost 60 us at 256 rows.
+    """
+
+    def __init__(self, table: SequenceTable, rows: StepRows) -> None:
+        self._table = table
+        self._rows = rows
+        self.num_rows = len(rows.lanes)
+        """Rows of the step."""
+        self.num_tokens = rows.num_tokens_total
+        """Tokens of all rows."""
+        self.appends: BlockAppends = rows.appends
+        """What the step changed in the block table, admissions apart."""
+
+    @cached_property
+    def is_decode(self) -> bool:
+        """Whether there are rows, and each computes one token and samples the next."""
+        return 0 < self.num_rows == self.num_tokens and bool(self._rows.samples.all())
 
     @property
-    def num_rows(self) -> int:
-        """Rows of the step, padding included."""
-        return len(self.seq_lens)
+    def flavour(self) -> SamplingFlavour:
+        """What it takes to sample the rows of a decode step."""
+        assert self.is_decode
+        return self._table.parameters.flavour_of(self._rows.lanes, num_known=self._rows.starts + 1)
 
+    @property
+    def num_logprobs_plus_one(self) -> Int32Array:
+        """(B,): log-probabilities that each row of a decode step asks for."""
+        assert self.is_decode
+        return self._table.parameters.num_logprobs_plus_one[self._rows.lanes]
 
-def build_input_batch(table: SequenceTable, rows: StepRows) -> InputBatch:
-    """Build the arrays of the step that ``table`` has just applied."""
-    order = np.argsort(rows.num_tokens > 1, kind="stable")
-    lanes, query_lens, starts = rows.lanes[order], rows.num_tokens[order], rows.starts[order]
-    cu_seqlens_q = np.zeros(len(order) + 1, np.int64)
-    np.cumsum(query_lens, out=cu_seqlens_q[1:])
-    token_lanes = np.repeat(lanes, query_lens)
-    positions = np.arange(cu_seqlens_q[-1]) + np.repeat(starts - cu_seqlens_q[:-1], query_lens)
-    seq_lens = starts + query_lens
-    return InputBatch(
-        token_lanes=token_lanes,
-        positions=positions,
-        slot_mapping=_slots(table, token_lanes, positions),
-        cu_seqlens_q=cu_seqlens_q.astype(np.int32),
-        query_lens=query_lens.astype(np.int32),
-        seq_lens=seq_lens.astype(np.int32),
-        block_table=_block_tables(table, lanes, seq_lens),
-        num_decode_rows=int(np.count_nonzero(query_lens == 1)),
-        sampling=_sampling_rows(table, rows, order=order, cu_seqlens_q=cu_seqlens_q),
-    )
+    @cached_property
+    def _order(self) -> Int64Array:
+        return np.argsort(self._rows.num_tokens > 1, kind="stable")
 
+    @cached_property
+    def lanes(self) -> Int64Array:
+        """(B,): each row's lane."""
+        return self._rows.lanes if self.is_decode else self._rows.lanes[self._order]
 
-def _slots(table: SequenceTable, token_lanes: Int64Array, positions: Int64Array) -> Int64Array:
-    block_size = table.limits.block_size
-    columns, offsets = np.divmod(positions, block_size)
-    # int64 before the product: block_id * block_size passes 2**31 in a large pool.
-    return table.block_table[token_lanes, columns].astype(np.int64) * block_size + offsets
+    @cached_property
+    def starts(self) -> Int64Array:
+        """(B,): absolute index of each row's first token."""
+        return self._rows.starts if self.is_decode else self._rows.starts[self._order]
 
+    @cached_property
+    def query_lens(self) -> Int32Array:
+        """(B,): tokens of the row in this step."""
+        return self._rows.num_tokens[self._order].astype(np.int32)
 
-def _block_tables(table: SequenceTable, lanes: Int64Array, seq_lens: Int64Array) -> Int32Array:
-    longest = int(seq_lens.max(initial=0))
-    return table.block_table[:, : -(-longest // table.limits.block_size)][lanes]
+    @cached_property
+    def num_decode_rows(self) -> int:
+        """Rows [0, num_decode_rows) have one token each."""
+        return int(np.count_nonzero(self._rows.num_tokens == 1))
 
+    @cached_property
+    def cu_seqlens_q(self) -> Int32Array:
+        """(B + 1,): running sum of query lengths from 0."""
+        cu_seqlens_q = np.zeros(self.num_rows + 1, np.int32)
+        np.cumsum(self.query_lens, out=cu_seqlens_q[1:])
+        return cu_seqlens_q
 
-def _sampling_rows(
-    table: SequenceTable, rows: StepRows, *, order: Int64Array, cu_seqlens_q: Int64Array
-) -> SamplingRows:
-    last_token_of_row = np.empty(len(order), np.int64)
-    last_token_of_row[order] = cu_seqlens_q[1:] - 1
-    sampling = np.flatnonzero(rows.samples)
-    return gather_sampling_rows(
-        table,
-        rows.lanes[sampling],
-        positions=rows.starts[sampling] + rows.num_tokens[sampling],
-        token_rows=last_token_of_row[sampling],
-    )
+    @cached_property
+    def token_lanes(self) -> Int64Array:
+        """(T,): the token's lane; its id is read from the token pool at (lane, position)."""
+        return np.repeat(self.lanes, self.query_lens)
+
+    @cached_property
+    def positions(self) -> Int64Array:
+        """(T,): absolute index in the request."""
+        if self.is_decode:
+            return self.starts
+        first = self.starts - self.cu_seqlens_q[:-1]
+        return np.arange(self.num_tokens) + np.repeat(first, self.query_lens)
+
+    @cached_property
+    def slot_mapping(self) -> Int64Array:
+        """(T,): where the token's K and V go; negative: nowhere."""
+        block_size = self._table.limits.block_size
+        columns, offsets = np.divmod(self.positions, block_size)
+        # int64 before the product: block_id * block_size passes 2**31 in a large pool.
+        return self._table.block_table[self.token_lanes, columns].astype(np.int64) * block_size + offsets
+
+    @cached_property
+    def seq_lens(self) -> Int32Array:
+        """(B,): context length after this step."""
+        return (self.starts + self.query_lens).astype(np.int32)
+
+    @cached_property
+    def block_table(self) -> Int32Array:
+        """(B, M): the row's blocks; what stands past its own is not to be read."""
+        longest = int(self.seq_lens.max(initial=0))
+        return self._table.block_table[:, : -(-longest // self._table.limits.block_size)][self.lanes]
+
+    @cached_property
+    def sampling(self) -> SamplingRows:
+        """The rows that sample, in the engine's order."""
+        rows, order = self._rows, self._order
+        last_token_of_row = np.empty(self.num_rows, np.int64)
+        last_token_of_row[order] = self.cu_seqlens_q[1:] - 1
+        sampling = np.flatnonzero(rows.samples)
+        return gather_sampling_rows(
+            self._table,
+            rows.lanes[sampling],
+            positions=rows.starts[sampling] + rows.num_tokens[sampling],
+            token_rows=last_token_of_row[sampling],
+        )

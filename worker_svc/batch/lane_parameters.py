@@ -3,9 +3,22 @@
 Stores what admissions say. Knows nothing about steps, lengths or how tokens are sampled.
 """
 
+from enum import IntEnum
+
 import numpy as np
 
-from worker_svc.batch.step import Float32Array, Int32Array, LaneSampling
+from worker_svc.batch.step import Float32Array, Int32Array, Int64Array, LaneSampling
+
+
+class SamplingFlavour(IntEnum):
+    """How much it takes to sample a lane; a batch takes as much as its most demanding row."""
+
+    GREEDY = 0
+    """The argmax of the raw logits."""
+    SAMPLED = 1
+    """Temperature, top_k, top_p, min_p."""
+    FULL = 2
+    """Also edited logits, or log-probabilities to tell."""
 
 
 class LaneParameters:
@@ -25,11 +38,21 @@ class LaneParameters:
         self.has_penalties = np.zeros(max_num_seqs, np.bool_)
         self.has_bias = np.zeros(max_num_seqs, np.bool_)
         self.has_masks = np.zeros(max_num_seqs, np.bool_)
+        self._flavour = np.zeros(max_num_seqs, np.int8)
+        self._mask_end = np.zeros(max_num_seqs, np.int64)
+        """Tokens known from which on a lane's stop ids may be sampled; 0 where they always may."""
         self.bias_token_ids: list[Int32Array] = [np.empty(0, np.int32)] * max_num_seqs
         self.bias_values: list[Float32Array] = [np.empty(0, np.float32)] * max_num_seqs
         self.stop_token_ids: list[Int32Array] = [np.empty(0, np.int32)] * max_num_seqs
 
-    def set(self, lane: int, sampling: LaneSampling) -> None:
+    def flavour_of(self, lanes: Int64Array, *, num_known: Int64Array) -> SamplingFlavour:
+        """Tell what it takes to sample these lanes, each with so many tokens known."""
+        flavour = int(self._flavour[lanes].max(initial=0))
+        if flavour < SamplingFlavour.FULL and (num_known < self._mask_end[lanes]).any():
+            return SamplingFlavour.FULL
+        return SamplingFlavour(flavour)
+
+    def set(self, lane: int, sampling: LaneSampling, *, num_prompt: int) -> None:
         """Store the parameters of a newly admitted lane over those of the lane before it."""
         self.temperature[lane] = sampling.temperature
         self.top_k[lane] = sampling.top_k
@@ -48,6 +71,13 @@ class LaneParameters:
         )
         self.has_bias[lane] = len(sampling.bias_token_ids) > 0
         self.has_masks[lane] = sampling.min_tokens > 0 and len(sampling.stop_token_ids) > 0
+        self._mask_end[lane] = num_prompt + sampling.min_tokens if self.has_masks[lane] else 0
+        self._flavour[lane] = self._flavour_without_masks(lane)
         self.bias_token_ids[lane] = sampling.bias_token_ids
         self.bias_values[lane] = sampling.bias_values
         self.stop_token_ids[lane] = sampling.stop_token_ids
+
+    def _flavour_without_masks(self, lane: int) -> SamplingFlavour:
+        if self.has_penalties[lane] or self.has_bias[lane] or self.num_logprobs_plus_one[lane]:
+            return SamplingFlavour.FULL
+        return SamplingFlavour.SAMPLED if self.temperature[lane] else SamplingFlavour.GREEDY

@@ -1,24 +1,26 @@
-"""Pads a step of decode rows to a batch size that was captured.
+"""Lays a decode step out for a batch size that was captured: one buffer, all of it written each time.
 
-Padding rows point at block 0, the worker's own, with no context, and write nowhere. Knows nothing
-about graphs or devices.
+Padding rows have lane -1 and write nowhere; spare appends go to a cell that nobody reads. Knows
+nothing about graphs or devices. Legend: B rows, padding included; at most B blocks are appended.
+
+    | cells of appended blocks (B int64) | their ids (B) | lanes (B) | positions (B) |    int32 words
 """
 
 from bisect import bisect_left
-from dataclasses import replace
-from typing import TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from dataclasses import dataclass
 
 from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.step import Int32Array
 
-DType = TypeVar("DType", bound=np.generic)
+NUM_WORDS_PER_ROW = 5
+PADDING_LANE = -1
+_FINE_STEP, _COARSE_STEP, _FINE_END = 8, 16, 256
 
 
 def captured_batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
-    """List the batch sizes to capture, ascending: 1, 2, 4, then every 8, the last ``max_num_seqs``."""
-    sizes = {1, 2, 4, *range(8, max_num_seqs, 8), max_num_seqs}
+    """List the batch sizes to capture, ascending: 1, 2, 4, every 8, from 256 every 16, ``max_num_seqs``."""
+    fine, coarse = range(_FINE_STEP, _FINE_END, _FINE_STEP), range(_FINE_END, max_num_seqs, _COARSE_STEP)
+    sizes = {1, 2, 4, *fine, *coarse, max_num_seqs}
     return tuple(sorted(size for size in sizes if size <= max_num_seqs))
 
 
@@ -33,30 +35,42 @@ def choose_batch_size(num_rows: int, sizes: tuple[int, ...]) -> int:
     return sizes[bisect_left(sizes, num_rows)]
 
 
-def pad_decode_batch(batch: InputBatch, num_rows: int) -> InputBatch:
-    """Pad a batch of decode rows to ``num_rows`` rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableShape:
+    """Of the device's block table, whose cells are numbered row by row."""
 
-    A padding row has one token, read from lane 0, whose K and V go nowhere. The sampling rows stay
-    as they are: nobody reads a padding row's logits.
+    num_columns: int
+    spare_cell: int
+    """Where appends of padding go."""
+
+
+def write_decode_step(words: Int32Array, batch: InputBatch, *, num_rows: int, table: TableShape) -> None:
+    """Write a decode step into ``words``, as the module's picture shows.
+
+    Args:
+        words: 5 * num_rows int32, all of which are overwritten.
+        batch: At most ``num_rows`` rows of one token, and at most as many appended blocks.
+        num_rows: B.
+        table: Of the block table.
     """
-    assert batch.num_decode_rows == batch.num_rows, "only decode rows can be padded"
-    num_padding = num_rows - batch.num_rows
-    assert num_padding >= 0, f"{batch.num_rows} rows do not fit into {num_rows}"
-    if num_padding == 0:
-        return batch
-    return replace(
-        batch,
-        token_lanes=_padded(batch.token_lanes, num_padding, value=0),
-        positions=_padded(batch.positions, num_padding, value=0),
-        slot_mapping=_padded(batch.slot_mapping, num_padding, value=-1),
-        cu_seqlens_q=np.arange(num_rows + 1, dtype=np.int32),
-        query_lens=_padded(batch.query_lens, num_padding, value=1),
-        seq_lens=_padded(batch.seq_lens, num_padding, value=0),
-        block_table=_padded(batch.block_table, num_padding, value=0),
-        num_decode_rows=num_rows,
-    )
+    num_live, num_appended = batch.num_rows, len(batch.appends)
+    assert batch.is_decode, "only decode rows can be padded"
+    assert num_live <= num_rows, f"{num_live} rows do not fit into {num_rows}"
+    assert num_appended <= num_rows, f"{num_appended} appended blocks do not fit into {num_rows}"
+    write_padding(words, num_rows=num_rows, table=table)
+    cells = words[: 2 * num_rows].view("<i8")
+    block_ids, lanes, positions = words[2 * num_rows :].reshape(3, num_rows)
+    if num_appended:
+        cells[:num_appended] = batch.appends.lanes * table.num_columns + batch.appends.columns
+        block_ids[:num_appended] = batch.appends.block_ids
+    lanes[:num_live] = batch.lanes
+    positions[:num_live] = batch.positions
 
 
-def _padded(array: npt.NDArray[DType], num_padding: int, *, value: int) -> npt.NDArray[DType]:
-    tail = np.full((num_padding, *array.shape[1:]), value, array.dtype)
-    return np.concatenate([array, tail])
+def write_padding(words: Int32Array, *, num_rows: int, table: TableShape) -> None:
+    """Write a decode step that is padding only; see write_decode_step."""
+    words[: 2 * num_rows].view("<i8")[:] = table.spare_cell
+    block_ids, lanes, positions = words[2 * num_rows :].reshape(3, num_rows)
+    block_ids[:] = 0
+    lanes[:] = PADDING_LANE
+    positions[:] = 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import Float32Array, Int32Array, Int64Array
 
@@ -52,6 +53,8 @@ class SamplingRows:
     seed: Int64Array
     """The bits of the unsigned seed."""
     num_logprobs_plus_one: Int32Array
+    flavour: SamplingFlavour
+    """What the most demanding row takes."""
     penalties: PenaltyRows | None
     biases: TokenEntries | None
     masks: TokenEntries | None
@@ -79,6 +82,7 @@ def gather_sampling_rows(
         min_p=parameters.min_p[lanes],
         seed=parameters.seed[lanes].view(np.int64),
         num_logprobs_plus_one=parameters.num_logprobs_plus_one[lanes],
+        flavour=parameters.flavour_of(lanes, num_known=positions),
         penalties=_penalties(table, lanes, positions),
         biases=_biases(table, lanes),
         masks=_masks(table, lanes, positions),

@@ -28,8 +28,20 @@ from worker_svc.errors import ProtocolError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BlockAppends:
+    """Blocks that lanes got after their admission: each stands at (lane, column) of the block table."""
+
+    lanes: Int64Array
+    columns: Int64Array
+    block_ids: Int32Array
+
+    def __len__(self) -> int:
+        return len(self.block_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepRows:
-    """The rows of an applied step, in the engine's order."""
+    """The rows of an applied step, in the engine's order, and what changed in the block table."""
 
     step_id: int
     lanes: Int64Array
@@ -37,6 +49,13 @@ class StepRows:
     starts: Int64Array
     """Absolute position of each row's first token."""
     samples: BoolArray
+    num_tokens_total: int
+    appends: BlockAppends
+
+
+NO_APPENDS = BlockAppends(
+    lanes=np.empty(0, np.int64), columns=np.empty(0, np.int64), block_ids=np.empty(0, np.int32)
+)
 
 
 class SequenceTable:
@@ -47,6 +66,7 @@ class SequenceTable:
         self.parameters = LaneParameters(limits.max_num_seqs)
         self.block_table = np.zeros((limits.max_num_seqs, limits.max_blocks_per_seq), np.int32)
         self.num_blocks = np.zeros(limits.max_num_seqs, np.int64)
+        self.num_slots = np.zeros(limits.max_num_seqs, np.int64)
         self.num_computed = np.zeros(limits.max_num_seqs, np.int64)
         self.num_known = np.zeros(limits.max_num_seqs, np.int64)
         self.num_prompt = np.zeros(limits.max_num_seqs, np.int64)
@@ -81,10 +101,20 @@ class SequenceTable:
             self._release(step.released_lanes)
         for admission in step.admissions:
             self._admit(admission)
+        appends = NO_APPENDS
         if len(step.append_lanes) or len(step.append_block_ids):
-            self._append_blocks(step.append_lanes, step.append_block_ids)
-        self._check_row_shapes(step)
-        return self._advance(step)
+            appends = self._append_blocks(step.append_lanes, step.append_block_ids)
+        num_tokens_total = self._check_row_shapes(step)
+        lanes, num_tokens = step.row_lanes.astype(np.int64), step.row_num_tokens.astype(np.int64)
+        return StepRows(
+            step_id=step.step_id,
+            lanes=lanes,
+            num_tokens=num_tokens,
+            starts=self._advance(lanes, num_tokens, samples=step.row_samples),
+            samples=step.row_samples,
+            num_tokens_total=num_tokens_total,
+            appends=appends,
+        )
 
     def _release(self, lanes: Int32Array) -> None:
         self._check_held("released_lanes", lanes)
@@ -99,15 +129,16 @@ class SequenceTable:
         num_blocks = len(admission.block_ids)
         self.block_table[lane, :num_blocks] = admission.block_ids
         self.num_blocks[lane] = num_blocks
+        self.num_slots[lane] = num_blocks * self.limits.block_size
         self.num_computed[lane] = admission.num_computed_tokens
         self.num_known[lane] = len(admission.token_ids)
         self.num_prompt[lane] = admission.num_prompt_tokens
         self.max_total[lane] = admission.max_total_tokens
         self.incarnation[lane] = admission.incarnation
-        self.parameters.set(lane, admission.sampling)
+        self.parameters.set(lane, admission.sampling, num_prompt=admission.num_prompt_tokens)
         self.is_held[lane] = True
 
-    def _append_blocks(self, lanes: Int32Array, block_ids: Int32Array) -> None:
+    def _append_blocks(self, lanes: Int32Array, block_ids: Int32Array) -> BlockAppends:
         check_equal_length("append_block_ids", block_ids, of="append_lanes", num_expected=len(lanes))
         self._check_held("append_lanes", lanes)
         check_range("append_block_ids", block_ids, low=1, high=self.limits.num_blocks)
@@ -118,35 +149,42 @@ class SequenceTable:
         check_rows(columns < most, rows, field=field, values=columns + 1, limits=most, rule=rule)
         self.block_table[rows, columns] = block_ids
         np.add.at(self.num_blocks, rows, 1)
+        self.num_slots[rows] = self.num_blocks[rows] * self.limits.block_size
+        return BlockAppends(lanes=rows, columns=columns, block_ids=block_ids)
 
-    def _check_row_shapes(self, step: Step) -> None:
+    def _check_row_shapes(self, step: Step) -> int:
+        """Check rows without their lanes' state; return the sum of their tokens."""
         num_rows, most_tokens = len(step.row_lanes), self.limits.max_num_batched_tokens
         check_equal_length("row_num_tokens", step.row_num_tokens, of="row_lanes", num_expected=num_rows)
         check_equal_length("row_samples", step.row_samples, of="row_lanes", num_expected=num_rows)
-        check_range("row_num_tokens", step.row_num_tokens, low=1, high=most_tokens)
         num_tokens = int(step.row_num_tokens.sum(dtype=np.int64))
-        if num_tokens > most_tokens:
+        if num_rows and (np.minimum.reduce(step.row_num_tokens) < 1 or num_tokens > most_tokens):
+            check_range("row_num_tokens", step.row_num_tokens, low=1, high=most_tokens)
             raise ProtocolError.of("sum of row_num_tokens", num_tokens, f"be at most {most_tokens}")
         self._check_held("row_lanes", step.row_lanes)
         check_distinct("row_lanes", step.row_lanes)
+        return num_tokens
 
-    def _advance(self, step: Step) -> StepRows:
-        lanes, num_tokens = step.row_lanes.astype(np.int64), step.row_num_tokens.astype(np.int64)
+    def _advance(self, lanes: Int64Array, num_tokens: Int64Array, *, samples: BoolArray) -> Int64Array:
+        """Count the rows' tokens as computed and known; return where each row starts."""
         starts = self.num_computed[lanes]
         ends = starts + num_tokens
-        self._check_row_ends(lanes, ends, samples=step.row_samples)
-        self.num_computed[lanes] = ends
-        self.num_known[lanes] += step.row_samples
-        return StepRows(
-            step_id=step.step_id, lanes=lanes, num_tokens=num_tokens, starts=starts, samples=step.row_samples
-        )
-
-    def _check_row_ends(self, lanes: Int64Array, ends: Int64Array, *, samples: BoolArray) -> None:
-        field = "end of the row"
         known = self.num_known[lanes]
+        total = known + samples
+        is_right = (ends <= np.minimum(known, self.num_slots[lanes])) & (total <= self.max_total[lanes])
+        is_right &= (ends == known) | ~samples
+        if not is_right.all():
+            self._refuse_row_ends(lanes, ends, samples=samples)
+        self.num_computed[lanes] = ends
+        self.num_known[lanes] = total
+        return starts
+
+    def _refuse_row_ends(self, lanes: Int64Array, ends: Int64Array, *, samples: BoolArray) -> None:
+        """Raise for the first rule that a row breaks: told apart only when one is broken."""
+        field = "end of the row"
+        known, num_slots = self.num_known[lanes], self.num_slots[lanes]
         rule = "be at most {limit}, the tokens known"
         check_rows(ends <= known, lanes, field=field, values=ends, limits=known, rule=rule)
-        num_slots = self.num_blocks[lanes] * self.limits.block_size
         rule = "be at most {limit}, the slots of its blocks"
         check_rows(ends <= num_slots, lanes, field=field, values=ends, limits=num_slots, rule=rule)
         rule = "be {limit}, the tokens known, because the row samples"
@@ -156,7 +194,9 @@ class SequenceTable:
         check_rows(total <= most, lanes, field=field, values=total, limits=most, rule=rule)
 
     def _check_held(self, field: str, lanes: Int32Array) -> None:
-        check_range(field, lanes, low=0, high=self.limits.max_num_seqs - 1)
+        # As unsigned numbers, so that one comparison finds those below 0, too.
+        if np.maximum.reduce(lanes.view(np.uint32), initial=0) >= self.limits.max_num_seqs:
+            check_range(field, lanes, low=0, high=self.limits.max_num_seqs - 1)
         is_held = self.is_held[lanes]
         if not is_held.all():
             raise ProtocolError.of(field, int(lanes[is_held.argmin()]), "name lanes that are held")

@@ -27,5 +27,6 @@ class ModelRunner(Protocol):
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
         """Put the admitted tokens into the token pool, then compute the batch, in this order.
 
-        Calls take effect on the device in the order they are made.
+        Calls take effect on the device in the order they are made. The batch is read before this
+        returns, never later.
         """

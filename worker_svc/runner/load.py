@@ -10,14 +10,18 @@ from importlib import metadata
 
 import torch
 
+from kernels.attention_backend import make_attention_backend
+from model.decoder import CausalLM
 from model.errors import ModelFolderError
 from model.folder import config_hash, tokenizer_hash
 from model.load import load_model
-from worker_svc.config import WorkerConfig
+from worker_svc.batch.checks import TableLimits
+from worker_svc.config import DEFAULT_KV_CACHE_GIB, WorkerConfig
 from worker_svc.errors import StartupError
+from worker_svc.runner.interface import ModelRunner
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan, make_load_plan
-from worker_svc.runner.memory import GIB
+from worker_svc.runner.memory import GIB, choose_num_blocks
 from worker_svc.runner.model_runner import EagerModelRunner
 from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.token_pool import TokenPool
@@ -26,12 +30,12 @@ from worker_svc.tp.group import TpGroup
 
 Tell = Callable[[str], None]
 OnProgress = Callable[[int, int], None]
-WeightsProgress = Callable[[], AbstractContextManager[OnProgress | None]]
+Progress = Callable[[], AbstractContextManager[OnProgress | None]]
 
 
 @contextmanager
 def no_progress() -> Iterator[None]:
-    """Show nothing while weights load."""
+    """Show nothing."""
     yield None
 
 
@@ -40,7 +44,8 @@ def load_worker(
     group: TpGroup | None = None,
     *,
     tell: Tell = lambda _: None,
-    weights_progress: WeightsProgress = no_progress,
+    weights_progress: Progress = no_progress,
+    graphs_progress: Progress = no_progress,
 ) -> LoadedWorker:
     """Load the model and make all that steps need.
 
@@ -49,6 +54,7 @@ def load_worker(
         group: This rank's place; a group of its own where None.
         tell: Told readable lines.
         weights_progress: Opened around the loading of weights; told (tensors loaded, all tensors).
+        graphs_progress: Likewise around the capture of graphs, where there are any.
 
     Raises:
         StartupError: naming the flag, file or parameter that is wrong.
@@ -58,43 +64,94 @@ def load_worker(
         torch.set_num_threads(config.torch_threads)
     try:
         plan = make_load_plan(config, group)
-        info = _info(plan, config, group)
-        _tell_plan(plan, info, tell)
-        runner = _make_runner(plan, weights_progress)
+        _tell_plan(plan, tell)
+        if plan.attention_backend == "torch":
+            runner, limits = _load_eager(plan, tell, weights_progress)
+        else:
+            runner, limits = _load_fused(plan, tell, progress=(weights_progress, graphs_progress))
     except ModelFolderError as error:
         raise StartupError(str(error)) from error
-    return LoadedWorker(info=info, executor=StepExecutor(plan.limits, runner))
+    return LoadedWorker(info=_info(plan, limits, group), executor=StepExecutor(limits, runner))
 
 
-def _make_runner(plan: LoadPlan, weights_progress: WeightsProgress) -> EagerModelRunner:
-    limits, device = plan.limits, plan.device
+def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> tuple[ModelRunner, TableLimits]:
+    config, device = plan.config, plan.device
+    num_blocks = choose_num_blocks(
+        num_blocks=config.num_blocks,
+        kv_cache_gib=config.kv_cache_gib or DEFAULT_KV_CACHE_GIB,
+        bytes_per_block=plan.bytes_per_block,
+    )
+    limits = plan.limits(num_blocks)
+    _tell_limits(plan, limits, tell)
     # Before the weights: what does not fit is known at once.
     kv_caches = allocate_kv_caches(
         plan.model, limits.num_blocks, block_size=limits.block_size, dtype=plan.dtype, device=device
     )
-    with weights_progress() as on_progress:
-        model = load_model(plan.folder, plan.model, device=device, dtype=plan.dtype, on_progress=on_progress)
+    model = _load_model(plan, weights_progress)
     token_pool = TokenPool(limits.max_num_seqs, limits.max_model_len, device=device)
-    return EagerModelRunner(model, token_pool, kv_caches=kv_caches, backend=plan.backend, device=device)
+    backend = make_attention_backend(plan.attention_backend)
+    runner = EagerModelRunner(model, token_pool, kv_caches=kv_caches, backend=backend, device=device)
+    return runner, limits
 
 
-def _info(plan: LoadPlan, config: WorkerConfig, group: TpGroup) -> WorkerInfo:
-    is_cpu = plan.device.type == "cpu"
+def _load_fused(
+    plan: LoadPlan, tell: Tell, *, progress: tuple[Progress, Progress]
+) -> tuple[ModelRunner, TableLimits]:
+    # Not on a CPU: it imports Triton.
+    from worker_svc.runner.fused_load import CAPTURED_AT_START, build_fused_runner  # noqa: PLC0415
+
+    weights_progress, graphs_progress = progress
+    runner, limits = build_fused_runner(plan, _load_model(plan, weights_progress))
+    _tell_limits(plan, limits, tell)
+    if plan.config.cuda_graphs:
+        with graphs_progress() as on_progress:
+            runner.capture(CAPTURED_AT_START, on_progress)
+    return runner, limits
+
+
+def _load_model(plan: LoadPlan, weights_progress: Progress) -> CausalLM:
+    with weights_progress() as on_progress:
+        return load_model(
+            plan.folder, plan.model, device=plan.device, dtype=plan.dtype, on_progress=on_progress
+        )
+
+
+def _info(plan: LoadPlan, limits: TableLimits, group: TpGroup) -> WorkerInfo:
     return WorkerInfo(
         config_hash=config_hash(plan.folder),
         tokenizer_hash=tokenizer_hash(plan.folder),
-        limits=plan.limits,
-        max_steps_in_flight=config.max_steps_in_flight,
-        device="cpu" if is_cpu else torch.cuda.get_device_name(plan.device),
-        dtype=str(plan.dtype).removeprefix("torch."),
-        attention_backend=plan.backend.name,
+        limits=limits,
+        max_steps_in_flight=plan.config.max_steps_in_flight,
+        device=_device_name(plan),
+        dtype=_dtype_name(plan),
+        attention_backend=plan.attention_backend,
         tp_size=group.size,
-        versions={
-            "stepwire": _version("stepwire"),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        versions=_versions(plan),
     )
+
+
+def _device_name(plan: LoadPlan) -> str:
+    return "cpu" if plan.device.type == "cpu" else torch.cuda.get_device_name(plan.device)
+
+
+def _dtype_name(plan: LoadPlan) -> str:
+    return str(plan.dtype).removeprefix("torch.")
+
+
+def _versions(plan: LoadPlan) -> dict[str, str]:
+    """Tell the versions of all that computes."""
+    versions = {
+        "stepwire": _version("stepwire"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    if plan.device.type == "cuda":
+        versions["cuda"] = str(torch.version.cuda)
+    if plan.attention_backend != "torch":
+        versions["triton"] = _version("triton")
+    if plan.attention_backend == "flash-attn":
+        versions["flash-attn"] = _version("flash-attn")
+    return versions
 
 
 def _version(distribution: str) -> str:
@@ -105,15 +162,17 @@ def _version(distribution: str) -> str:
         return "unknown"
 
 
-def _tell_plan(plan: LoadPlan, info: WorkerInfo, tell: Tell) -> None:
-    limits = plan.limits
-    size_gib = (limits.num_blocks + 1) * plan.bytes_per_block / GIB
-    tell(f"versions   {', '.join(f'{name} {version}' for name, version in info.versions.items())}")
+def _tell_plan(plan: LoadPlan, tell: Tell) -> None:
+    tell(f"versions   {', '.join(f'{name} {version}' for name, version in _versions(plan).items())}")
     tell(f"model      {plan.model.architecture}, {plan.model.num_layers} layers, from {plan.folder}")
     tell(
-        f"device     {info.device}, {info.dtype}, attention {info.attention_backend}, "
+        f"device     {_device_name(plan)}, {_dtype_name(plan)}, attention {plan.attention_backend}, "
         f"{torch.get_num_threads()} CPU threads"
     )
+
+
+def _tell_limits(plan: LoadPlan, limits: TableLimits, tell: Tell) -> None:
+    size_gib = (limits.num_blocks + 1) * plan.bytes_per_block / GIB
     tell(
         f"KV cache   {limits.num_blocks} blocks of {limits.block_size} = "
         f"{limits.num_blocks * limits.block_size} tokens, {size_gib:.2f} GiB"

@@ -8,77 +8,90 @@ from pathlib import Path
 
 import torch
 
-from kernels.attention_backend import AttentionBackend, make_attention_backend
 from model.config import ModelConfig, read_model_config
 from model.folder import find_model_folder
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError
-from worker_svc.runner.memory import choose_max_model_len, choose_num_blocks, kv_bytes_per_block
+from worker_svc.runner.memory import choose_max_model_len, kv_bytes_per_block
 from worker_svc.tp.group import TpGroup
+
+MIN_FUSED_BLOCK_SIZE = 16
+"""The smallest block that attention kernels on a GPU take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadPlan:
     """All that is decided before a weight is read."""
 
+    config: WorkerConfig
     folder: Path
     model: ModelConfig
-    backend: AttentionBackend
+    attention_backend: str
     device: torch.device
     dtype: torch.dtype
     bytes_per_block: int
-    limits: TableLimits
+
+    def limits(self, num_blocks: int) -> TableLimits:
+        """Tell what steps may ask for, where requests can hold this many blocks.
+
+        Raises:
+            StartupError: if --max-model-len asks for more than they or the model hold.
+        """
+        config = self.config
+        max_model_len = choose_max_model_len(
+            config.max_model_len,
+            max_position_embeddings=self.model.max_position_embeddings,
+            num_blocks=num_blocks,
+            block_size=config.block_size,
+        )
+        return TableLimits(
+            block_size=config.block_size,
+            num_blocks=num_blocks,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=max_model_len,
+            vocab_size=self.model.vocab_size,
+        )
 
 
 def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
-    """Decide what to load and how large everything gets.
+    """Decide what to load.
 
     Raises:
         StartupError: naming the flag that is wrong.
         ModelFolderError: naming the file that is wrong.
     """
+    attention_backend = _attention_backend(config)
     folder = find_model_folder(config.model)
     model = read_model_config(folder)
-    device = _device(config, group)
     dtype = _dtype(config, model)
-    bytes_per_block = kv_bytes_per_block(model, block_size=config.block_size, itemsize_bytes=dtype.itemsize)
     return LoadPlan(
+        config=config,
         folder=folder,
         model=model,
-        backend=_backend(config),
-        device=device,
+        attention_backend=attention_backend,
+        device=_device(config, group),
         dtype=dtype,
-        bytes_per_block=bytes_per_block,
-        limits=_limits(config, model, bytes_per_block),
+        bytes_per_block=kv_bytes_per_block(
+            model, block_size=config.block_size, itemsize_bytes=dtype.itemsize
+        ),
     )
 
 
-def _limits(config: WorkerConfig, model: ModelConfig, bytes_per_block: int) -> TableLimits:
-    num_blocks = choose_num_blocks(
-        num_blocks=config.num_blocks, kv_cache_gib=config.kv_cache_gib, bytes_per_block=bytes_per_block
-    )
-    max_model_len = choose_max_model_len(
-        config.max_model_len,
-        max_position_embeddings=model.max_position_embeddings,
-        num_blocks=num_blocks,
-        block_size=config.block_size,
-    )
-    return TableLimits(
-        block_size=config.block_size,
-        num_blocks=num_blocks,
-        max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
-        max_model_len=max_model_len,
-        vocab_size=model.vocab_size,
-    )
-
-
-def _backend(config: WorkerConfig) -> AttentionBackend:
-    try:
-        return make_attention_backend(config.attention_backend)
-    except ValueError as error:
-        raise ConfigError(f"--attention-backend: {error}") from error
+def _attention_backend(config: WorkerConfig) -> str:
+    """Choose the backend's name; whether it can be made is found when it is."""
+    name = config.attention_backend
+    if name == "auto":
+        name = "torch" if config.device == "cpu" else "triton"
+    if name != "torch" and config.device == "cpu":
+        raise ConfigError(f"--attention-backend is {name!r}, but --device cpu has 'torch' only")
+    if name != "torch" and config.block_size < MIN_FUSED_BLOCK_SIZE:
+        raise ConfigError(
+            f"--block-size is {config.block_size}, but must be at least {MIN_FUSED_BLOCK_SIZE} "
+            f"with --attention-backend {name}"
+        )
+    return name
 
 
 def _device(config: WorkerConfig, group: TpGroup) -> torch.device:

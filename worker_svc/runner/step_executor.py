@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 from worker_svc.batch.checks import TableLimits
-from worker_svc.batch.input_batch import build_input_batch
+from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import Step, StepResult
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
@@ -57,6 +57,6 @@ class StepExecutor:
             ProtocolError: if the step breaks the rules of the stream; the epoch is over then.
         """
         start_time_ns = time.perf_counter_ns()
-        batch = build_input_batch(self._table, self._table.apply(step))
+        batch = InputBatch(self._table, self._table.apply(step))
         launched = self._runner.launch(batch, step.admissions)
         return PendingStep(step_id=step.step_id, start_time_ns=start_time_ns, launched=launched)

@@ -1,0 +1,53 @@
+"""Captures what a decode step launches, once for each batch size and flavour, and replays it.
+
+A replay costs the host one launch instead of some hundred. What is captured must read and write
+memory that stays where it is. Knows nothing about what a step computes.
+"""
+
+from collections.abc import Callable
+
+import torch
+
+from worker_svc.batch.lane_parameters import SamplingFlavour
+
+GraphKey = tuple[int, SamplingFlavour]
+"""Batch size and flavour."""
+OnProgress = Callable[[int, int], None]
+
+
+class CudaGraphs:
+    """Graphs by key. Used by one thread.
+
+    Args:
+        launch: Launches the step of a key, over inputs that lie there already.
+        device: A CUDA device.
+    """
+
+    def __init__(self, launch: Callable[[GraphKey], None], *, device: torch.device) -> None:
+        self._launch = launch
+        # A capture needs a stream of its own; warming up on it takes cuBLAS' workspace there, too.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+        self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+
+    def __contains__(self, key: GraphKey) -> bool:
+        return key in self._graphs
+
+    def replay(self, key: GraphKey) -> None:
+        """Queue all that the step launches."""
+        self._graphs[key].replay()
+
+    def capture(self, key: GraphKey) -> None:
+        """Run the step once, which compiles kernels and picks algorithms, then capture it."""
+        graph = torch.cuda.CUDAGraph()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            self._launch(key)
+            # Not torch.cuda.graph: it collects garbage each time, which takes longer than a capture.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                self._launch(key)
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        self._graphs[key] = graph

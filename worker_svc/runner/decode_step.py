@@ -1,0 +1,106 @@
+"""Launches a whole decode step: from lanes and positions to sampled tokens in the token pool.
+
+Everything it reads and writes stays where it is, so that it can be captured as a graph. Padding rows
+write nothing. Knows nothing about what a step's rows are.
+Legend: B rows, padding included; A appended blocks (B of them); W int32 words; R as B.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.prepare import prepare_decode
+from model.fused_decoder import FusedStep
+from worker_svc.batch.lane_parameters import SamplingFlavour
+from worker_svc.batch.padding import NUM_WORDS_PER_ROW
+from worker_svc.runner.step_attention import DecodeAttention
+from worker_svc.runner.step_parts import StepParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeInputs:
+    """One batch size's inputs, as worker_svc.batch.padding lays them out, and what is made of them."""
+
+    words_W: torch.Tensor
+    append_cells_A: torch.Tensor
+    append_block_ids_A: torch.Tensor
+    lanes_B: torch.Tensor
+    positions_B: torch.Tensor
+    input_ids_B: torch.Tensor
+    slot_mapping_B: torch.Tensor
+    seq_lens_B: torch.Tensor
+
+
+class DecodeStep:
+    """Decode steps of every batch size, over one memory."""
+
+    def __init__(self, parts: StepParts) -> None:
+        max_rows, device = parts.limits.max_num_seqs, parts.device
+        self._parts = parts
+        self._words_W = torch.zeros(NUM_WORDS_PER_ROW * max_rows, dtype=torch.int32, device=device)
+        self._input_ids_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self._slot_mapping_B = torch.zeros(max_rows, dtype=torch.int64, device=device)
+        self._seq_lens_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
+        self._inputs: dict[int, DecodeInputs] = {}
+
+    def inputs(self, num_rows: int) -> DecodeInputs:
+        """Return this batch size's inputs; sizes share memory."""
+        if num_rows not in self._inputs:
+            self._inputs[num_rows] = self._make_inputs(num_rows)
+        return self._inputs[num_rows]
+
+    def launch(self, num_rows: int, flavour: SamplingFlavour) -> None:
+        """Queue all kernels of the step whose inputs lie there; tokens go to the pool and the parts."""
+        parts, inputs = self._parts, self.inputs(num_rows)
+        tables = parts.tables
+        tables.block_cells_W.scatter_(0, inputs.append_cells_A, inputs.append_block_ids_A)
+        prepare_decode(
+            inputs.lanes_B,
+            inputs.positions_B,
+            tables.token_pool_LP,
+            tables.block_table_LM,
+            parts.limits.block_size,
+            inputs.input_ids_B,
+            inputs.slot_mapping_B,
+            inputs.seq_lens_B,
+        )
+        hidden_BE = parts.decoder.forward(self._model_step(inputs), parts.kv_caches)
+        logits_RV = parts.logits_RV[:num_rows]
+        parts.decoder.compute_logits(hidden_BE, logits_RV)
+        parts.sampler.sample(
+            logits_RV,
+            lanes_R=inputs.lanes_B,
+            positions_R=inputs.positions_B,
+            flavour=flavour,
+            out_R=parts.token_ids_R[:num_rows],
+        )
+
+    def _model_step(self, inputs: DecodeInputs) -> FusedStep:
+        parts = self._parts
+        attend = DecodeAttention(
+            block_table_LM=parts.tables.block_table_LM,
+            lanes_B=inputs.lanes_B,
+            seq_lens_B=inputs.seq_lens_B,
+            scale=parts.decoder.config.head_dim**-0.5,
+            workspace=parts.attention_workspace,
+        )
+        return FusedStep(
+            input_ids_T=inputs.input_ids_B,
+            positions_T=inputs.positions_B,
+            slot_mapping_T=inputs.slot_mapping_B,
+            attend=attend,
+        )
+
+    def _make_inputs(self, num_rows: int) -> DecodeInputs:
+        words_W = self._words_W[: NUM_WORDS_PER_ROW * num_rows]
+        block_ids_A, lanes_B, positions_B = words_W[2 * num_rows :].view(3, num_rows)
+        return DecodeInputs(
+            words_W=words_W,
+            append_cells_A=words_W[: 2 * num_rows].view(torch.int64),
+            append_block_ids_A=block_ids_A,
+            lanes_B=lanes_B,
+            positions_B=positions_B,
+            input_ids_B=self._input_ids_B[:num_rows],
+            slot_mapping_B=self._slot_mapping_B[:num_rows],
+            seq_lens_B=self._seq_lens_B[:num_rows],
+        )

@@ -1,0 +1,118 @@
+"""Runs steps with fused kernels on a GPU: decode steps as captured graphs, others kernel by kernel.
+
+Launching never waits for the device: inputs leave from a ring of staged buffers, tokens come back
+through another. Knows nothing about steps, lanes' lengths or streams.
+Legend: W int32 words.
+"""
+
+import torch
+
+from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.lane_parameters import SamplingFlavour
+from worker_svc.batch.padding import NUM_WORDS_PER_ROW, choose_batch_size, write_decode_step, write_padding
+from worker_svc.batch.step import Admission, Int32Array
+from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
+from worker_svc.runner.decode_step import DecodeStep
+from worker_svc.runner.interface import LaunchedStep
+from worker_svc.runner.mixed_step import MixedStep
+from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
+from worker_svc.runner.step_parts import StepParts
+
+NUM_STEPS_AHEAD = 1
+NUM_RESULT_BUFFERS = 4
+
+
+class FusedModelRunner:
+    """A ModelRunner over StepParts.
+
+    Args:
+        parts: Of this rank.
+        batch_sizes: To which decode steps are padded, ascending; the last is the most rows of a step.
+        has_graphs: Whether decode steps are captured; otherwise their kernels are launched each time.
+    """
+
+    num_steps_ahead = NUM_STEPS_AHEAD
+
+    def __init__(
+        self,
+        parts: StepParts,
+        *,
+        batch_sizes: tuple[int, ...],
+        has_graphs: bool,
+    ) -> None:
+        self._parts = parts
+        self._batch_sizes = batch_sizes
+        self._decode = DecodeStep(parts)
+        self._mixed = MixedStep(parts)
+        self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
+        self._graphs = (
+            CudaGraphs(lambda key: self._decode.launch(*key), device=parts.device) if has_graphs else None
+        )
+
+    @torch.inference_mode()
+    def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
+        """Queue the step on the device; see ModelRunner."""
+        if admissions:
+            self._parts.tables.admit(admissions)
+            self._parts.sampler.admit(admissions)
+        if batch.is_decode:
+            num_rows = choose_batch_size(batch.num_rows, self._batch_sizes)
+            if len(batch.appends) <= num_rows:
+                return self._launch_decode(batch, num_rows)
+        self._parts.tables.append(batch.appends)
+        if batch.num_rows == 0:
+            return EmptyStep()
+        num_sampling = self._mixed.launch(batch)
+        if num_sampling == 0:
+            return EmptyStep()
+        return self._download(num_sampling, batch.sampling.flavour, batch.sampling.num_logprobs_plus_one)
+
+    @torch.inference_mode()
+    def capture(self, flavours: tuple[SamplingFlavour, ...], on_progress: OnProgress | None = None) -> None:
+        """Capture decode steps of all batch sizes now; those of other flavours when they first come."""
+        keys = [(num_rows, flavour) for flavour in flavours for num_rows in reversed(self._batch_sizes)]
+        for num_captured, key in enumerate(keys, start=1):
+            self._capture(*key)
+            if on_progress is not None:
+                on_progress(num_captured, len(keys))
+
+    def _launch_decode(self, batch: InputBatch, num_rows: int) -> LaunchedStep:
+        flavour = batch.flavour
+        if self._graphs is not None and (num_rows, flavour) not in self._graphs:
+            self._capture(num_rows, flavour)
+        self._stage(num_rows, batch)
+        if self._graphs is None:
+            self._decode.launch(num_rows, flavour)
+        else:
+            self._graphs.replay((num_rows, flavour))
+        counts = batch.num_logprobs_plus_one if flavour == SamplingFlavour.FULL else None
+        return self._download(batch.num_rows, flavour, counts)
+
+    def _stage(self, num_rows: int, batch: InputBatch | None) -> None:
+        """Queue the copy of a decode step's inputs; None: padding only."""
+        num_words, table = NUM_WORDS_PER_ROW * num_rows, self._parts.tables.shape
+        buffer = self._parts.ring.take()
+        if batch is None:
+            write_padding(buffer.words[:num_words], num_rows=num_rows, table=table)
+        else:
+            write_decode_step(buffer.words[:num_words], batch, num_rows=num_rows, table=table)
+        self._decode.inputs(num_rows).words_W.copy_(buffer.tensor_W[:num_words], non_blocking=True)
+        self._parts.ring.guard(buffer)
+
+    def _capture(self, num_rows: int, flavour: SamplingFlavour) -> None:
+        assert self._graphs is not None, "there are no graphs to capture"
+        # Capturing runs the step once: padding alone changes nothing.
+        self._stage(num_rows, None)
+        self._graphs.capture((num_rows, flavour))
+
+    def _download(self, num_rows: int, flavour: SamplingFlavour, counts: Int32Array | None) -> LaunchedStep:
+        """Queue the copy of the tokens, and of the log-probabilities where rows asked."""
+        logprobs = None
+        if flavour == SamplingFlavour.FULL and counts is not None and counts.any():
+            sampler = self._parts.sampler
+            logprobs = DeviceLogprobs(
+                counts=counts,
+                token_ids_RK=sampler.logprob_ids_RK[:num_rows],
+                values_RK=sampler.logprobs_RK[:num_rows],
+            )
+        return self._results.download(self._parts.token_ids_R[:num_rows], logprobs)

@@ -1,0 +1,118 @@
+"""Sampled tokens on their way to the host: copied behind the step that made them, read when there.
+
+Waits for one step's copy only, never for the device. Knows nothing about sampling.
+Legend: R sampling rows, K log-probabilities of a row.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from worker_svc.batch.step import Int32Array, Logprobs, SampledTokens
+from worker_svc.runner.staging import Event, make_event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceLogprobs:
+    """Log-probabilities of a step's rows, each row's own entries first."""
+
+    counts: Int32Array
+    """(R,): entries that each row asked for."""
+    token_ids_RK: torch.Tensor
+    values_RK: torch.Tensor
+
+    def start_download(self) -> "DeviceLogprobs":
+        """Queue the copy to the host; it may be read once that has run."""
+        return DeviceLogprobs(
+            counts=self.counts,
+            token_ids_RK=_start_download(self.token_ids_RK),
+            values_RK=_start_download(self.values_RK),
+        )
+
+    def ragged(self) -> Logprobs:
+        """Return each row's own entries, one row after another; on the host only."""
+        is_asked_RK = np.arange(self.values_RK.shape[1]) < self.counts[:, None]
+        return Logprobs(
+            counts=self.counts,
+            token_ids=self.token_ids_RK.numpy()[is_asked_RK],
+            values=self.values_RK.numpy()[is_asked_RK],
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultBuffer:
+    """Host memory that the device copies tokens to."""
+
+    tensor_R: torch.Tensor
+    words: Int32Array
+    """The same memory."""
+    event: Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadingStep:
+    """A LaunchedStep whose tokens are being copied to the host."""
+
+    buffer: ResultBuffer
+    num_rows: int
+    logprobs: DeviceLogprobs | None
+
+    def wait(self) -> SampledTokens:
+        """Wait for this step's copies; see LaunchedStep."""
+        self.buffer.event.synchronize()
+        return SampledTokens(
+            # A copy: the buffer is soon another step's.
+            token_ids=self.buffer.words[: self.num_rows].copy(),
+            logprobs=None if self.logprobs is None else self.logprobs.ragged(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmptyStep:
+    """A LaunchedStep that samples nothing."""
+
+    def wait(self) -> SampledTokens:
+        """Return no tokens."""
+        return SampledTokens(token_ids=np.empty(0, np.int32))
+
+
+class ResultRing:
+    """Host buffers for the tokens of as many steps as may be under way, and one more.
+
+    A step that is never waited for, because its epoch was closed, leaves its buffer to a later one.
+    """
+
+    def __init__(
+        self,
+        num_buffers: int,
+        num_rows: int,
+        *,
+        device: torch.device,
+        new_event: Callable[[torch.device], Event] = make_event,
+    ) -> None:
+        self._buffers = [_make_buffer(num_rows, device, new_event) for _ in range(num_buffers)]
+        self._next = 0
+
+    def download(self, token_ids_R: torch.Tensor, logprobs: DeviceLogprobs | None) -> DownloadingStep:
+        """Queue the copy of a step's tokens (int32) behind what is queued now."""
+        buffer = self._buffers[self._next]
+        self._next = (self._next + 1) % len(self._buffers)
+        num_rows = len(token_ids_R)
+        buffer.tensor_R[:num_rows].copy_(token_ids_R, non_blocking=True)
+        on_host = None if logprobs is None else logprobs.start_download()
+        buffer.event.record()
+        return DownloadingStep(buffer=buffer, num_rows=num_rows, logprobs=on_host)
+
+
+def _make_buffer(
+    num_rows: int, device: torch.device, new_event: Callable[[torch.device], Event]
+) -> ResultBuffer:
+    tensor_R = torch.empty(num_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+    return ResultBuffer(tensor_R=tensor_R, words=tensor_R.numpy(), event=new_event(device))
+
+
+def _start_download(tensor_RK: torch.Tensor) -> torch.Tensor:
+    host_RK = torch.empty(tensor_RK.shape, dtype=tensor_RK.dtype, pin_memory=tensor_RK.is_cuda)
+    return host_RK.copy_(tensor_RK, non_blocking=True)
