@@ -1,7 +1,8 @@
 """Attention over a paged KV cache behind one signature, whichever kernels do it.
 
 Knows nothing about models or requests. A backend plans once a step what all layers share (masks,
-gather indices), then stores and attends once a layer.
+gather indices), then stores and attends once a layer. Which of them can be had is found when one is
+asked for.
 
 Shapes: T packed tokens, B rows, M blocks a table, N blocks, S block size, H heads, K KV heads, D dim.
 """
@@ -10,10 +11,14 @@ from typing import Any, Protocol
 
 import torch
 
+from kernels.decode_config import DecodeWorkspace
+from kernels.lane_step import LaneStep
 from kernels.paged_attention import TorchAttentionBackend
+from kernels.paged_checks import MIN_BLOCK_SIZE
 
-BACKEND_NAMES = ("torch",)
-PLANNED_BACKEND_NAMES = ("triton", "flash-attn")
+LANE_BACKEND_NAMES = ("triton", "flash-attn")
+BACKEND_NAMES = ("torch", *LANE_BACKEND_NAMES)
+BLOCK_SIZE_MULTIPLES = {"triton": 1, "flash-attn": 256}
 
 
 class StepMetadata(Protocol):
@@ -63,19 +68,72 @@ class AttentionBackend(Protocol):
         key_cache_NSKD: torch.Tensor,
         value_cache_NSKD: torch.Tensor,
         plan: Any,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Return out_THD: each token's causal attention over its row's context, scaled by D**-0.5."""
+        """Return out_THD: each token's causal attention over its row's context, scaled by D**-0.5.
+
+        It is written to ``out``, contiguous and like q_THD, where that is given.
+        """
 
 
-def make_attention_backend(name: str) -> AttentionBackend:
+class LaneAttentionBackend(AttentionBackend, Protocol):
+    """A backend for steps whose tables come by lane, fit for capture in a graph."""
+
+    def plan_lanes(self, step: LaneStep, *, slot_mapping_T: torch.Tensor | None = None) -> Any:
+        """Return what all layers of this step share; slots are needed only where store is called."""
+
+
+def make_attention_backend(name: str, *, block_size: int | None = None) -> AttentionBackend:
     """Return the backend of this name.
 
+    Args:
+        name: one of BACKEND_NAMES.
+        block_size: the KV cache's, checked where given.
+
     Raises:
-        ValueError: there is none; the message lists those there are.
+        ValueError: there is none, it is not installed, or it has no such block size; the message
+            says what to do.
     """
     if name == "torch":
         return TorchAttentionBackend()
-    known = ", ".join(BACKEND_NAMES)
-    if name in PLANNED_BACKEND_NAMES:
-        raise ValueError(f"attention backend {name!r} does not exist yet; choose from: {known}")
-    raise ValueError(f"unknown attention backend {name!r}; choose from: {known}")
+    return make_lane_backend(name, block_size=block_size)
+
+
+def make_lane_backend(
+    name: str, *, block_size: int | None = None, workspace: DecodeWorkspace | None = None
+) -> LaneAttentionBackend:
+    """Return the backend of this name for steps by lane: one of LANE_BACKEND_NAMES.
+
+    Args:
+        name: one of LANE_BACKEND_NAMES.
+        block_size: the KV cache's, checked where given.
+        workspace: where decode rows are split; a captured graph needs one with triton.
+
+    Raises:
+        ValueError: as make_attention_backend does.
+    """
+    if name not in LANE_BACKEND_NAMES:
+        known = ", ".join(LANE_BACKEND_NAMES if name == "torch" else BACKEND_NAMES)
+        raise ValueError(f"unknown attention backend {name!r}; choose from: {known}")
+    multiple = BLOCK_SIZE_MULTIPLES[name]
+    if block_size is not None and (block_size < MIN_BLOCK_SIZE or block_size % multiple):
+        raise ValueError(
+            f"attention backend {name!r} needs a block size of at least {MIN_BLOCK_SIZE} that is a "
+            f"multiple of {multiple}, but it is {block_size}"
+        )
+    # Imported only when asked for: a machine without a GPU needs none of it.
+    try:
+        if name == "triton":
+            from kernels.triton_attention import TritonAttentionBackend  # noqa: PLC0415
+
+            return TritonAttentionBackend(workspace)
+        from kernels.flash_attention import FlashAttentionBackend  # noqa: PLC0415
+
+        return FlashAttentionBackend()
+    except ImportError as error:
+        package = name if error.name == "flash_attn" else "triton"
+        raise ValueError(
+            f"attention backend {name!r} needs a package that cannot be imported: "
+            f"pip install {package} ({error})"
+        ) from error

@@ -108,11 +108,13 @@ class TorchAttentionBackend:
         key_cache_NSKD: torch.Tensor,
         value_cache_NSKD: torch.Tensor,
         plan: TorchPlan,
+        *,
+        out: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return out_THD: each token's causal attention over its row's context."""
-        num_tokens, num_heads, head_dim = q_THD.shape
-        q_TKGD = q_THD.view(num_tokens, key_cache_NSKD.shape[2], -1, head_dim)
-        out_TKGD = torch.empty(q_TKGD.shape, dtype=q_THD.dtype, device=q_THD.device)
+        num_kv_heads = key_cache_NSKD.shape[2]
+        out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
+        q_TKGD, out_TKGD = q_THD.unflatten(1, (num_kv_heads, -1)), out.unflatten(1, (num_kv_heads, -1))
         for tile in plan.decode_tiles:
             key_NSKD, value_NSKD = _gather(key_cache_NSKD, value_cache_NSKD, tile.block_ids, plan)
             if tile.stale_cells is not None:
@@ -122,7 +124,7 @@ class TorchAttentionBackend:
         for chunk in plan.prefill_chunks:
             key_NSKD, value_NSKD = _gather(key_cache_NSKD, value_cache_NSKD, chunk.block_ids, plan)
             out_TKGD[chunk.tokens] = _attend_chunk(q_TKGD[chunk.tokens], key_NSKD, value_NSKD, chunk)
-        return out_TKGD.view(num_tokens, num_heads, head_dim)
+        return out
 
 
 def _decode_tiles(step: "StepMetadata", cache_NSKD: torch.Tensor) -> Iterator[DecodeTile]:

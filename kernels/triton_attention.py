@@ -1,0 +1,116 @@
+"""The attention backend made of our own Triton kernels: the default on GPUs.
+
+Decode rows go to one kernel, which reads their tables by lane; the others to the prefill kernel.
+Nothing here waits for the device, and a plan of decode rows launches nothing, so that both can be
+captured in a graph. Knows nothing about models or requests.
+
+Shapes: T packed tokens, B rows, L lanes, M blocks a table, N blocks, S block size, H heads, K KV heads,
+D head dim.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from kernels.decode_config import DecodeWorkspace
+from kernels.lane_step import LaneStep, PrefillRows, lane_step_of
+from kernels.paged_decode import paged_decode
+from kernels.paged_prefill import paged_prefill
+from kernels.store_kv import store_kv
+
+if TYPE_CHECKING:
+    from kernels.attention_backend import StepMetadata
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TritonPlan:
+    """What all layers of a step share."""
+
+    step: LaneStep
+    prefill: PrefillRows | None
+    prefill_table_BM: torch.Tensor | None
+    """The tables of the rows after the decode rows."""
+    slot_mapping_T: torch.Tensor | None
+    """None where somebody else stores K and V."""
+
+
+class TritonAttentionBackend:
+    """Attention by paged_decode and paged_prefill.
+
+    Args:
+        workspace: for decode rows that are split; steps in stream order share it. Made anew for each
+            launch where None, which a captured graph cannot do.
+    """
+
+    name = "triton"
+
+    def __init__(self, workspace: DecodeWorkspace | None = None) -> None:
+        self._workspace = workspace
+
+    def plan(self, step: "StepMetadata") -> TritonPlan:
+        """Plan a step whose tables come by row."""
+        return self.plan_lanes(lane_step_of(step), slot_mapping_T=step.slot_mapping_T)
+
+    def plan_lanes(self, step: LaneStep, *, slot_mapping_T: torch.Tensor | None = None) -> TritonPlan:
+        """Plan a step whose tables come by lane; slots are needed only where store is called."""
+        prefill_table_BM = None
+        if step.prefill is not None:
+            prefill_table_BM = step.block_table_LM.index_select(0, step.lanes_B[step.num_decode_rows :])
+        return TritonPlan(
+            step=step,
+            prefill=step.prefill,
+            prefill_table_BM=prefill_table_BM,
+            slot_mapping_T=slot_mapping_T,
+        )
+
+    def store(
+        self,
+        key_TKD: torch.Tensor,
+        value_TKD: torch.Tensor,
+        key_cache_NSKD: torch.Tensor,
+        value_cache_NSKD: torch.Tensor,
+        plan: TritonPlan,
+    ) -> None:
+        """Write each token's K and V into its slot; negative slots are skipped."""
+        assert plan.slot_mapping_T is not None, "the plan was made without slots"
+        store_kv(key_TKD, value_TKD, key_cache_NSKD, value_cache_NSKD, plan.slot_mapping_T)
+
+    def attend(
+        self,
+        q_THD: torch.Tensor,
+        key_cache_NSKD: torch.Tensor,
+        value_cache_NSKD: torch.Tensor,
+        plan: TritonPlan,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return out_THD: each token's causal attention over its row's context."""
+        step, num_decode_rows, scale = plan.step, plan.step.num_decode_rows, q_THD.shape[2] ** -0.5
+        out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
+        if num_decode_rows:
+            paged_decode(
+                q_THD[:num_decode_rows],
+                key_cache_NSKD,
+                value_cache_NSKD,
+                step.block_table_LM,
+                step.lanes_B[:num_decode_rows],
+                step.seq_lens_B[:num_decode_rows],
+                scale,
+                out=out[:num_decode_rows],
+                workspace=self._workspace,
+                is_dependent=True,
+            )
+        if plan.prefill is not None and plan.prefill_table_BM is not None:
+            paged_prefill(
+                q_THD[num_decode_rows:],
+                key_cache_NSKD,
+                value_cache_NSKD,
+                plan.prefill_table_BM,
+                plan.prefill.cu_seqlens_q,
+                step.seq_lens_B[num_decode_rows:],
+                plan.prefill.max_seqlen_q,
+                scale,
+                out=out[num_decode_rows:],
+            )
+        return out
