@@ -1,0 +1,149 @@
+"""Fused projections of few rows: odd sizes, every number of rows, strided rows, what lies around."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.small_batch import (
+    MAX_ROWS,
+    choose_tile,
+    linear_add,
+    linear_add_ref,
+    norm_gate_up_silu,
+    norm_gate_up_silu_ref,
+    norm_linear,
+    norm_linear_ref,
+)
+
+EPS = 1e-6
+CANARY = 7.0
+SIZES = [(96, 128), (100, 37), (64, 64)]
+
+
+def _tensors(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(num_inputs)
+    tensors = (
+        torch.randn(num_rows, num_inputs, generator=generator),
+        1 + 0.2 * torch.randn(num_inputs, generator=generator),
+        torch.randn(num_outputs, num_inputs, generator=generator) * num_inputs**-0.5,
+        torch.randn(num_outputs, generator=generator),
+    )
+    return tuple(tensor.to(place.device, place.dtype) for tensor in tensors)
+
+
+def _assert_close(place: Any, out: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(out.float(), expected.float(), rtol=place.tolerance, atol=place.tolerance)
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), SIZES)
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_norm_and_projection(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
+    x, norm_weight, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
+    out = norm_linear(x, norm_weight, weight, EPS)
+    assert out.dtype == place.dtype
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+    out = norm_linear(x, None, weight, EPS, bias_O=bias)
+    _assert_close(place, out, norm_linear_ref(x, None, weight, EPS, bias_O=bias))
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), SIZES)
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_projection_added_to_a_residual(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
+    x, _, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
+    residual = torch.stack([bias * (row + 1) for row in range(num_rows)])
+    expected = linear_add_ref(x, weight, residual)
+    expected_with_bias = linear_add_ref(x, weight, residual, bias_O=bias)
+    with_bias = residual.clone()
+    assert linear_add(x, weight, residual) is residual
+    _assert_close(place, residual, expected)
+    _assert_close(place, linear_add(x, weight, with_bias, bias_O=bias), expected_with_bias)
+
+
+@pytest.mark.parametrize(("num_inputs", "num_outputs"), [(96, 128), (100, 74)])
+@pytest.mark.parametrize("num_rows", [1, 3])
+def test_norm_and_gated_projection(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
+    x, norm_weight, weight, _ = _tensors(place, num_rows, num_inputs, num_outputs)
+    out = norm_gate_up_silu(x, norm_weight, weight, EPS)
+    assert out.shape == (num_rows, num_outputs // 2)
+    _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
+
+
+@pytest.mark.parametrize("num_rows", range(1, MAX_ROWS + 1))
+def test_a_row_does_not_depend_on_how_many_there_are(place: Any, num_rows: int) -> None:
+    x, norm_weight, weight, _ = _tensors(place, MAX_ROWS, 64, 24)
+    tile = (4, 1)
+    out = norm_linear(x[:num_rows], norm_weight, weight, EPS, tile=tile)
+    assert torch.equal(out, norm_linear(x, norm_weight, weight, EPS, tile=tile)[:num_rows])
+
+
+@pytest.mark.parametrize("tile", [(1, 1), (2, 4), (8, 2), (16, 8)])
+def test_any_tile(place: Any, tile: tuple[int, int]) -> None:
+    x, norm_weight, weight, _ = _tensors(place, 2, 100, 37)
+    out = norm_linear(x, norm_weight, weight, EPS, tile=tile)
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+
+
+def test_rows_may_be_strided_and_their_neighbours_stay(place: Any) -> None:
+    x, norm_weight, weight, _ = _tensors(place, 2, 64, 37)
+    wide = torch.full((2, 3, 64), CANARY, dtype=place.dtype, device=place.device)
+    wide[:, 1] = x
+    out = torch.full((2, 50), CANARY, dtype=torch.float32, device=place.device)
+    norm_linear(wide[:, 1], norm_weight, weight, EPS, out=out[:, :37])
+    _assert_close(place, out[:, :37], norm_linear_ref(x, norm_weight, weight, EPS))
+    assert (out[:, 37:] == CANARY).all()
+
+
+@pytest.mark.gpu
+def test_a_chain_started_early_gives_the_same(place: Any) -> None:
+    if place.device == "cpu":
+        pytest.skip("the interpreter starts nothing early")
+    x, norm_weight, weight, _ = _tensors(place, 2, 1024, 1024)
+    outs = []
+    for is_dependent in (False, True):
+        hidden = x.clone()
+        for _ in range(20):
+            act = norm_gate_up_silu(hidden, norm_weight, weight, EPS, is_dependent=is_dependent)
+            linear_add(act, weight[:, :512].contiguous(), hidden, is_dependent=is_dependent)
+        outs.append(hidden)
+    assert torch.equal(*outs)
+
+
+def test_large_weights_get_large_programs() -> None:
+    assert choose_tile(4096, 1024, num_rows=1) == (4, 4)
+    assert choose_tile(1024, 3072, num_rows=8) == (4, 4)
+    assert choose_tile(151936, 1024, num_rows=1) == (16, 8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("rows", "x must have 1 to 8 rows"),
+        ("no rows", "x must have 1 to 8 rows"),
+        ("weight", r"weight must be contiguous, of \(8, 64\)"),
+        ("norm", r"norm_weight must be contiguous, of \(64,\)"),
+        ("dtype", "weight of torch.float16 does not fit x of torch.float32"),
+        ("out", r"out must have \(2, 8\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> None:
+    x, norm_weight, weight, out = torch.zeros(2, 64), torch.zeros(64), torch.zeros(8, 64), torch.zeros(2, 8)
+    if change == "rows":
+        x = torch.zeros(9, 64)
+    elif change == "no rows":
+        x = x[:0]
+    elif change == "weight":
+        weight = weight[:, 1:]
+    elif change == "norm":
+        norm_weight = norm_weight[1:]
+    elif change == "dtype":
+        weight = weight.half()
+    else:
+        out = out[:, 1:]
+    with pytest.raises(ValueError, match=message):
+        norm_linear(x, norm_weight, weight, EPS, out=out)
+
+
+def test_an_odd_number_of_gates_and_ups_is_refused() -> None:
+    with pytest.raises(ValueError, match="even number of rows, gates and ups, but has 7"):
+        norm_gate_up_silu(torch.zeros(1, 64), None, torch.zeros(7, 64), EPS)
