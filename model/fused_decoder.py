@@ -4,8 +4,8 @@ The same mathematics as model/decoder.py, which stays its reference: norms take 
 q/k norm, RoPE and the KV store are one kernel, and nothing is allocated. Attention is the caller's.
 Knows nothing about requests or graphs.
 
-Shapes: T packed tokens, R rows, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D head
-dim, F intermediate, P positions, V vocabulary.
+Shapes: T packed tokens, R rows, E hidden, H query heads, D head dim, P positions, F frequencies (D / 2),
+V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -13,13 +13,11 @@ from typing import Protocol
 
 import torch
 
-from kernels.fused_norm import add_rms_norm
 from kernels.qk_norm_rope import qk_norm_rope_store
-from kernels.silu_mul import silu_mul
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
-from model.linear import Linear
+from model.residual_stream import Projection, ResidualStream, make_projection, make_workspace
 
 
 class Attend(Protocol):
@@ -43,19 +41,17 @@ class FusedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """x @ weight.T + bias, into memory that is given."""
+class SmallRows:
+    """Up to how many rows a projection fused with its norm, gate or sum beats cuBLAS."""
 
-    weight_IO: torch.Tensor
-    """Transposed: a view, as the weight lies (O, I)."""
-    bias_O: torch.Tensor | None
+    qkv: int
+    output: int
+    gate_up: int
+    down: int
+    head: int
 
-    def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
-        """Compute it."""
-        if self.bias_O is None:
-            torch.mm(x_TI, self.weight_IO, out=out_TO)
-        else:
-            torch.addmm(self.bias_O, x_TI, self.weight_IO, out=out_TO)
+
+SMALL_ROWS = SmallRows(qkv=4, output=4, gate_up=4, down=4, head=4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,24 +68,6 @@ class FusedLayer:
     k_norm_D: torch.Tensor | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
-    """Memory for one step's activations; its first rows serve a smaller step."""
-
-    residual_TE: torch.Tensor
-    normed_TE: torch.Tensor
-    projected_TE: torch.Tensor
-    qkv_TX: torch.Tensor
-    q_THD: torch.Tensor
-    attended_THD: torch.Tensor
-    gate_up_TX: torch.Tensor
-    gated_TF: torch.Tensor
-
-    def first(self, num_tokens: int) -> "Workspace":
-        """Return views of the first rows."""
-        return Workspace(**{name: getattr(self, name)[:num_tokens] for name in self.__dataclass_fields__})
-
-
 class FusedDecoder:
     """Runs a loaded model. Steps in stream order share its memory."""
 
@@ -102,12 +80,12 @@ class FusedDecoder:
             max_position: most positions of one request.
         """
         self.config = model.config
-        self.embedding_VE = model.embedding.weight
+        self._embedding_VE = model.embedding.weight
         self._layers = tuple(_fused_layer(layer) for layer in model.layers)  # type: ignore[arg-type]
         self._norm_E = model.norm.weight
-        self._head = _projection(model.head)
+        self._head = make_projection(model.head)
         self._cos_sin_PD = _cos_sin(model.inv_freq_F, max_position)
-        self._workspace = _make_workspace(model, max_num_tokens)
+        self._memory = make_workspace(model, max_num_tokens)
 
     def forward(self, step: FusedStep, kv_caches: tuple[KvCache, ...]) -> torch.Tensor:
         """Run all layers over a step's packed tokens and write their K and V into the caches.
@@ -115,38 +93,34 @@ class FusedDecoder:
         Returns:
             hidden_TE after the final norm: valid until the next call.
         """
-        work = self._workspace.first(len(step.input_ids_T))
-        eps = self.config.rms_norm_eps
-        torch.index_select(self.embedding_VE, 0, step.input_ids_T, out=work.residual_TE)
-        first_norm_E = self._layers[0].attention_norm_E
-        add_rms_norm(work.residual_TE, None, first_norm_E, eps, out=work.normed_TE, is_dependent=True)
-        next_norms = (*(layer.attention_norm_E for layer in self._layers[1:]), self._norm_E)
-        for layer, cache, next_norm_E in zip(self._layers, kv_caches, next_norms, strict=True):
-            self._attention(layer, step, cache=cache, work=work)
-            add_rms_norm(
-                work.projected_TE,
-                work.residual_TE,
-                layer.mlp_norm_E,
-                eps,
-                out=work.normed_TE,
-                is_dependent=True,
-            )
-            layer.gate_up(work.normed_TE, work.gate_up_TX)
-            silu_mul(work.gate_up_TX, out=work.gated_TF, is_dependent=True)
-            layer.down(work.gated_TF, work.projected_TE)
-            add_rms_norm(
-                work.projected_TE, work.residual_TE, next_norm_E, eps, out=work.normed_TE, is_dependent=True
-            )
-        return work.normed_TE
+        stream = self._run_layers(step, kv_caches)
+        return stream.normed(self._norm_E)
+
+    def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], out_TV: torch.Tensor) -> None:
+        """Run all layers, and write the logits of every token in the model's dtype."""
+        stream = self._run_layers(step, kv_caches)
+        stream.project(self._norm_E, self._head, out_TV, is_small=len(out_TV) <= SMALL_ROWS.head)
 
     def compute_logits(self, hidden_RE: torch.Tensor, out_RV: torch.Tensor) -> None:
         """Write the logits of these rows, in the model's dtype."""
         self._head(hidden_RE, out_RV)
 
-    def _attention(self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, work: Workspace) -> None:
-        """Write the attention's output to the workspace."""
-        config = self.config
-        layer.qkv(work.normed_TE, work.qkv_TX)
+    def _run_layers(self, step: FusedStep, kv_caches: tuple[KvCache, ...]) -> ResidualStream:
+        num_tokens = len(step.input_ids_T)
+        stream = ResidualStream(self._memory.first(num_tokens), eps=self.config.rms_norm_eps)
+        torch.index_select(self._embedding_VE, 0, step.input_ids_T, out=stream.work.residual_TE)
+        for layer, cache in zip(self._layers, kv_caches, strict=True):
+            self._attention(layer, step, cache=cache, stream=stream)
+            stream.project_gated(layer.mlp_norm_E, layer.gate_up, is_small=num_tokens <= SMALL_ROWS.gate_up)
+            stream.add(layer.down, stream.work.gated_TF, is_small=num_tokens <= SMALL_ROWS.down)
+        return stream
+
+    def _attention(
+        self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream
+    ) -> None:
+        """Add the attention's output to the stream."""
+        config, work, num_tokens = self.config, stream.work, len(step.input_ids_T)
+        stream.project(layer.attention_norm_E, layer.qkv, work.qkv_TX, is_small=num_tokens <= SMALL_ROWS.qkv)
         qk_norm_rope_store(
             work.qkv_TX,
             step.positions_T,
@@ -162,7 +136,8 @@ class FusedDecoder:
             is_dependent=True,
         )
         step.attend(work.q_THD, cache, work.attended_THD)
-        layer.output(work.attended_THD.flatten(1), work.projected_TE)
+        attended_TX = work.attended_THD.flatten(1)
+        stream.add(layer.output, attended_TX, is_small=num_tokens <= SMALL_ROWS.output)
 
 
 def _fused_layer(layer: DecoderLayer) -> FusedLayer:
@@ -170,10 +145,10 @@ def _fused_layer(layer: DecoderLayer) -> FusedLayer:
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     q_norm_D, k_norm_D = (None if norm is None else norm.weight for norm in norms)
     return FusedLayer(
-        qkv=_projection(attention.qkv_proj),
-        output=_projection(attention.o_proj),
-        gate_up=_projection(layer.mlp.gate_up_proj),
-        down=_projection(layer.mlp.down_proj),
+        qkv=make_projection(attention.qkv_proj),
+        output=make_projection(attention.o_proj),
+        gate_up=make_projection(layer.mlp.gate_up_proj),
+        down=make_projection(layer.mlp.down_proj),
         attention_norm_E=layer.attention_norm.weight,
         mlp_norm_E=layer.mlp_norm.weight,
         q_norm_D=q_norm_D,
@@ -181,32 +156,8 @@ def _fused_layer(layer: DecoderLayer) -> FusedLayer:
     )
 
 
-def _projection(module: Linear) -> Projection:
-    assert module.weight is not None, "a packed weight is for CPUs"
-    return Projection(weight_IO=module.weight.t(), bias_O=module.bias)
-
-
 def _cos_sin(inv_freq_F: torch.Tensor, max_position: int) -> torch.Tensor:
     """Return each position's cosines, then its sines, in float32."""
     positions_P = torch.arange(max_position, dtype=torch.float32, device=inv_freq_F.device)
     angles_PF = positions_P[:, None] * inv_freq_F
     return torch.cat((angles_PF.cos(), angles_PF.sin()), -1)
-
-
-def _make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
-    config, like = model.config, model.embedding.weight
-    num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-
-    def rows(*shape: int) -> torch.Tensor:
-        return like.new_empty((num_tokens, *shape))
-
-    return Workspace(
-        residual_TE=rows(config.hidden_size),
-        normed_TE=rows(config.hidden_size),
-        projected_TE=rows(config.hidden_size),
-        qkv_TX=rows((num_heads + 2 * num_kv_heads) * head_dim),
-        q_THD=rows(num_heads, head_dim),
-        attended_THD=rows(num_heads, head_dim),
-        gate_up_TX=rows(2 * config.intermediate_size),
-        gated_TF=rows(config.intermediate_size),
-    )

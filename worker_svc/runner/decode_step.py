@@ -64,9 +64,8 @@ class DecodeStep:
             inputs.slot_mapping_B,
             inputs.seq_lens_B,
         )
-        hidden_BE = parts.decoder.forward(self._model_step(inputs), parts.kv_caches)
         logits_RV = parts.logits_RV[:num_rows]
-        parts.decoder.compute_logits(hidden_BE, logits_RV)
+        parts.decoder.decode(self._model_step(inputs), parts.kv_caches, logits_RV)
         parts.sampler.sample(
             logits_RV,
             lanes_R=inputs.lanes_B,

@@ -12,7 +12,6 @@ from model.forward_context import KvCache
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.padding import captured_batch_sizes
-from worker_svc.errors import MemoryBudgetError
 from worker_svc.runner.fused_runner import FusedModelRunner
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan
@@ -37,22 +36,10 @@ def build_fused_runner(plan: LoadPlan, model: CausalLM) -> tuple[FusedModelRunne
     # Sized for requests as long as the model allows: what the KV cache holds is known only later.
     widest = plan.limits(-(-plan.model.max_position_embeddings // config.block_size))
     sizes = captured_batch_sizes(config.max_num_seqs)
-    try:
-        parts = make_step_parts(model, widest, kv_caches=_kv_caches(plan, 1), device=plan.device)
-        limits = plan.limits(_choose_num_blocks(plan, parts, num_sizes=len(sizes)))
-        parts = replace(parts, kv_caches=_kv_caches(plan, limits.num_blocks), limits=limits)
-        runner = FusedModelRunner(parts, batch_sizes=sizes, has_graphs=config.cuda_graphs)
-    except torch.OutOfMemoryError as error:
-        raise out_of_memory_error(error) from error
-    return runner, limits
-
-
-def out_of_memory_error(error: torch.OutOfMemoryError) -> MemoryBudgetError:
-    """Say what to change."""
-    return MemoryBudgetError(
-        "no GPU memory for weights and steps: lower --max-num-batched-tokens or --max-num-seqs, stop what "
-        f"else uses this GPU, or take a smaller model ({error})"
-    )
+    parts = make_step_parts(model, widest, kv_caches=_kv_caches(plan, 1), device=plan.device)
+    limits = plan.limits(_choose_num_blocks(plan, parts, num_sizes=len(sizes)))
+    parts = replace(parts, kv_caches=_kv_caches(plan, limits.num_blocks), limits=limits)
+    return FusedModelRunner(parts, batch_sizes=sizes, has_graphs=config.cuda_graphs), limits
 
 
 def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:

@@ -41,5 +41,5 @@ def allocate_kv_caches(
     except RuntimeError as error:
         raise MemoryBudgetError(
             f"no memory for a KV cache of {num_blocks + 1} blocks on {device}: "
-            f"lower --kv-cache-gib or --num-blocks ({error})"
+            f"lower --kv-cache-gib or --num-blocks, or --gpu-memory-utilization ({error})"
         ) from error

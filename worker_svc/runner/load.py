@@ -17,8 +17,7 @@ from model.folder import config_hash, tokenizer_hash
 from model.load import load_model
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import DEFAULT_KV_CACHE_GIB, WorkerConfig
-from worker_svc.errors import StartupError
-from worker_svc.runner.interface import ModelRunner
+from worker_svc.errors import MemoryBudgetError, StartupError
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan, make_load_plan
 from worker_svc.runner.memory import GIB, choose_num_blocks
@@ -46,6 +45,7 @@ def load_worker(
     tell: Tell = lambda _: None,
     weights_progress: Progress = no_progress,
     graphs_progress: Progress = no_progress,
+    captures_at_start: bool = True,
 ) -> LoadedWorker:
     """Load the model and make all that steps need.
 
@@ -55,6 +55,7 @@ def load_worker(
         tell: Told readable lines.
         weights_progress: Opened around the loading of weights; told (tensors loaded, all tensors).
         graphs_progress: Likewise around the capture of graphs, where there are any.
+        captures_at_start: Whether to capture common graphs now; each is captured when it first comes.
 
     Raises:
         StartupError: naming the flag, file or parameter that is wrong.
@@ -66,15 +67,21 @@ def load_worker(
         plan = make_load_plan(config, group)
         _tell_plan(plan, tell)
         if plan.attention_backend == "torch":
-            runner, limits = _load_eager(plan, tell, weights_progress)
+            executor = _load_eager(plan, tell, weights_progress)
         else:
-            runner, limits = _load_fused(plan, tell, progress=(weights_progress, graphs_progress))
+            captures = graphs_progress if captures_at_start and config.cuda_graphs else None
+            executor = _load_fused(plan, tell, weights_progress, graphs_progress=captures)
     except ModelFolderError as error:
         raise StartupError(str(error)) from error
-    return LoadedWorker(info=_info(plan, limits, group), executor=StepExecutor(limits, runner))
+    except torch.OutOfMemoryError as error:
+        raise MemoryBudgetError(
+            "no GPU memory for weights and steps: lower --max-num-batched-tokens or --max-num-seqs, stop "
+            f"what else uses this GPU, or take a smaller model ({error})"
+        ) from error
+    return LoadedWorker(info=_info(plan, executor.limits, group), executor=executor)
 
 
-def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> tuple[ModelRunner, TableLimits]:
+def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> StepExecutor:
     config, device = plan.config, plan.device
     num_blocks = choose_num_blocks(
         num_blocks=config.num_blocks,
@@ -91,22 +98,22 @@ def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> tuple
     token_pool = TokenPool(limits.max_num_seqs, limits.max_model_len, device=device)
     backend = make_attention_backend(plan.attention_backend)
     runner = EagerModelRunner(model, token_pool, kv_caches=kv_caches, backend=backend, device=device)
-    return runner, limits
+    return StepExecutor(limits, runner)
 
 
 def _load_fused(
-    plan: LoadPlan, tell: Tell, *, progress: tuple[Progress, Progress]
-) -> tuple[ModelRunner, TableLimits]:
+    plan: LoadPlan, tell: Tell, weights_progress: Progress, *, graphs_progress: Progress | None
+) -> StepExecutor:
+    """Load for a GPU; without a progress no graph is captured before it is needed."""
     # Not on a CPU: it imports Triton.
     from worker_svc.runner.fused_load import CAPTURED_AT_START, build_fused_runner  # noqa: PLC0415
 
-    weights_progress, graphs_progress = progress
     runner, limits = build_fused_runner(plan, _load_model(plan, weights_progress))
     _tell_limits(plan, limits, tell)
-    if plan.config.cuda_graphs:
+    if graphs_progress is not None:
         with graphs_progress() as on_progress:
             runner.capture(CAPTURED_AT_START, on_progress)
-    return runner, limits
+    return StepExecutor(limits, runner)
 
 
 def _load_model(plan: LoadPlan, weights_progress: Progress) -> CausalLM:

@@ -33,6 +33,8 @@ class StepExecutor:
     """The sequence table and the runner of one worker."""
 
     def __init__(self, limits: TableLimits, runner: ModelRunner) -> None:
+        self.limits = limits
+        """What steps may ask for."""
         self._table = SequenceTable(limits)
         self._runner = runner
 

@@ -1,0 +1,158 @@
+"""The worker's runner over the workload, driven in process by the scheduler core: no gRPC, no text.
+
+    python -m benchmarks.step_loop [--cases nano256,bs1_128_512] [--device cuda] [--profile]
+
+Random Qwen3-0.6B in bf16, temperature 0.6, no end before the last token, no shared prefixes. Each case
+runs once untimed, which also captures the graphs it needs, then --rounds times. Knows nothing about
+how a step is computed.
+"""
+
+import argparse
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.floor import floor_seconds
+from benchmarks.in_process import Timing, run_requests
+from benchmarks.make_qwen3 import make_qwen3
+from benchmarks.workload import Case, cases
+from scheduler_svc.core.types import Request, SamplingParams
+from worker_svc.config import WorkerConfig
+from worker_svc.runner.load import load_worker
+from worker_svc.runner.worker_info import LoadedWorker
+
+DEFAULT_MODEL = Path(".cache/models/random-qwen3-0.6B")
+MAX_MODEL_LEN = 4096
+TEMPERATURE = 0.6
+FIRST_PROFILED_STEP = 16
+
+
+def main() -> None:
+    """Run the benchmark."""
+    arguments = _arguments()
+    if not (arguments.model / "config.json").exists():
+        make_qwen3(arguments.model)
+    all_cases = cases()
+    names = arguments.cases.split(",") if arguments.cases else list(all_cases)
+    worker = _load(arguments, max(len(all_cases[name][0]) for name in names))
+    print(f"{'case':18s} {'steps':>6s} {'seconds':>9s} {'tokens/s':>9s} {'ms/step':>8s} {'floor':>7s} "
+          f"{'launch us':>10s} {'core us':>8s}")  # fmt: skip
+    for name in names:
+        _run_case(name, all_cases[name], worker=worker, arguments=arguments)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cases", default="", help="names, joined by commas; default: all")
+    parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="folder; made where missing")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--attention-backend", default="auto")
+    parser.add_argument("--no-cuda-graphs", action="store_true")
+    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--num-blocks", type=int, default=0)
+    parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
+    parser.add_argument("--depth", type=int, default=2, help="steps in flight")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--temperature", type=float, default=TEMPERATURE)
+    parser.add_argument("--profile", type=int, default=0, metavar="STEPS",
+                        help="profile so many decode steps of each case and print the kernels")  # fmt: skip
+    return parser.parse_args()
+
+
+def _load(arguments: argparse.Namespace, max_num_seqs: int) -> LoadedWorker:
+    """Load the worker with as many lanes as the largest case has requests."""
+    config = WorkerConfig(
+        model=str(arguments.model),
+        device=arguments.device,
+        attention_backend=arguments.attention_backend,
+        cuda_graphs=not arguments.no_cuda_graphs,
+        block_size=arguments.block_size,
+        num_blocks=arguments.num_blocks,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max(arguments.max_num_batched_tokens, max_num_seqs),
+        max_model_len=MAX_MODEL_LEN,
+    )
+    return load_worker(config, tell=print, captures_at_start=False)
+
+
+def _run_case(name: str, case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:
+    timings = []
+    for number in range(arguments.rounds + 1):
+        timing = run_requests(
+            worker.executor,
+            worker.info.limits,
+            requests=_requests(case, number, arguments.temperature),
+            depth=arguments.depth,
+        )
+        if number:
+            timings.append(timing)
+    _print_timing(name, case, timings)
+    if arguments.profile:
+        _profile(case, worker=worker, arguments=arguments)
+
+
+def _requests(case: Case, round_number: int, temperature: float) -> list[Request]:
+    prompts, num_outs = case
+    return [
+        Request(
+            request_id=str(index),
+            prompt_token_ids=np.array(prompt, np.int32),
+            sampling=SamplingParams(temperature=temperature, seed=index + 1),
+            max_tokens=num_out,
+            # No round finds the blocks of the one before it, no request another's.
+            cache_salt=f"{round_number}/{index}",
+            handle=index,
+        )
+        for index, (prompt, num_out) in enumerate(zip(prompts, num_outs, strict=True))
+    ]
+
+
+def _print_timing(name: str, case: Case, timings: list[Timing]) -> None:
+    seconds = statistics.median(timing.total_seconds for timing in timings)
+    last = timings[-1]
+    launch_us = float(np.median(last.launch_ns)) / 1e3 if last.launch_ns else 0.0
+    print(
+        f"{name:18s} {last.num_steps:6d} {seconds:9.4f} {last.num_tokens / seconds:9.0f} "
+        f"{1e3 * seconds / last.num_steps:8.3f} {floor_seconds(case) / seconds:6.1%} "
+        f"{launch_us:10.1f} {sum(last.core_ns) / 1e3 / last.num_steps:8.1f}",
+        flush=True,
+    )
+
+
+def _profile(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:
+    """Run the case once more under torch's profiler, for some steps in its middle."""
+    profiler: Any = torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    )
+    first, is_on = (FIRST_PROFILED_STEP if max(case[1]) > 1 else 0), False
+
+    def before_step(step: int) -> None:
+        nonlocal is_on
+        if step == first:
+            profiler.start()
+            is_on = True
+        if step == first + arguments.profile:
+            profiler.stop()
+            is_on = False
+
+    run_requests(
+        worker.executor,
+        worker.info.limits,
+        requests=_requests(case, -1, arguments.temperature),
+        depth=arguments.depth,
+        before_step=before_step,
+    )
+    if is_on:
+        profiler.stop()
+    print(
+        profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=30, max_name_column_width=60)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""The residual stream of a fused forward pass: projections read it normalized, and add to it.
+
+A sum may wait for the norm that comes next, which then does both; a few rows go through kernels that
+do norm, projection and gate or sum at once. Knows nothing about layers or attention.
+
+Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
+head dim, F intermediate, G = 2 * F.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from kernels.fused_norm import add_rms_norm
+from kernels.silu_mul import silu_mul
+from kernels.small_batch import MAX_INPUTS, linear_add, norm_gate_up_silu, norm_linear
+from model.decoder import CausalLM
+from model.linear import Linear
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """x @ weight.T + bias, into memory that is given."""
+
+    weight_OI: torch.Tensor
+    weight_IO: torch.Tensor
+    """The same, transposed: a view."""
+    bias_O: torch.Tensor | None
+
+    @property
+    def can_be_small(self) -> bool:
+        """Whether the kernels for a few rows take it."""
+        return self.weight_OI.shape[1] <= MAX_INPUTS
+
+    def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
+        """Compute it."""
+        if self.bias_O is None:
+            torch.mm(x_TI, self.weight_IO, out=out_TO)
+        else:
+            torch.addmm(self.bias_O, x_TI, self.weight_IO, out=out_TO)
+
+
+def make_projection(module: Linear) -> Projection:
+    """Take a layer's weight as it lies."""
+    assert module.weight is not None, "a packed weight is for CPUs"
+    return Projection(weight_OI=module.weight, weight_IO=module.weight.t(), bias_O=module.bias)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Memory for one step's activations; its first rows serve a smaller step."""
+
+    residual_TE: torch.Tensor
+    normed_TE: torch.Tensor
+    projected_TE: torch.Tensor
+    qkv_TX: torch.Tensor
+    q_THD: torch.Tensor
+    attended_THD: torch.Tensor
+    gate_up_TG: torch.Tensor
+    gated_TF: torch.Tensor
+
+    def first(self, num_tokens: int) -> "Workspace":
+        """Return views of the first rows."""
+        return Workspace(**{name: getattr(self, name)[:num_tokens] for name in self.__dataclass_fields__})
+
+
+def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
+    """Allocate for this many tokens, on the model's device."""
+    config, like = model.config, model.embedding.weight
+    num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
+
+    def rows(*shape: int) -> torch.Tensor:
+        return like.new_empty((num_tokens, *shape))
+
+    return Workspace(
+        residual_TE=rows(config.hidden_size),
+        normed_TE=rows(config.hidden_size),
+        projected_TE=rows(config.hidden_size),
+        qkv_TX=rows((num_heads + 2 * num_kv_heads) * head_dim),
+        q_THD=rows(num_heads, head_dim),
+        attended_THD=rows(num_heads, head_dim),
+        gate_up_TG=rows(2 * config.intermediate_size),
+        gated_TF=rows(config.intermediate_size),
+    )
+
+
+class ResidualStream:
+    """The residual of one step. Kernels are queued in the order of the calls."""
+
+    def __init__(self, work: Workspace, *, eps: float) -> None:
+        """Take memory whose residual is filled."""
+        self.work = work
+        self._eps = eps
+        self._is_sum_waiting = False
+        """Whether the projected numbers are still to be added to the residual."""
+
+    def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
+        """Return the normalized residual, whatever waits added first."""
+        work = self.work
+        x_TE, residual_TE = (
+            (work.projected_TE, work.residual_TE) if self._is_sum_waiting else (work.residual_TE, None)
+        )
+        self._is_sum_waiting = False
+        return add_rms_norm(x_TE, residual_TE, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
+
+    def project(
+        self, norm_E: torch.Tensor, projection: Projection, out_TO: torch.Tensor, *, is_small: bool
+    ) -> None:
+        """Write the projection of the normalized residual."""
+        if not (is_small and projection.can_be_small):
+            projection(self.normed(norm_E), out_TO)
+            return
+        x_TE, fused_norm_E = self._small_input(norm_E)
+        norm_linear(
+            x_TE,
+            fused_norm_E,
+            projection.weight_OI,
+            self._eps,
+            out=out_TO,
+            bias_O=projection.bias_O,
+            is_dependent=True,
+        )
+
+    def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, is_small: bool) -> None:
+        """Write silu(gate) * up of the normalized residual to the workspace."""
+        work = self.work
+        if not (is_small and gate_up.can_be_small):
+            gate_up(self.normed(norm_E), work.gate_up_TG)
+            silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
+            return
+        x_TE, fused_norm_E = self._small_input(norm_E)
+        norm_gate_up_silu(
+            x_TE, fused_norm_E, gate_up.weight_OI, self._eps, out=work.gated_TF, is_dependent=True
+        )
+
+    def add(self, projection: Projection, x_TI: torch.Tensor, *, is_small: bool) -> None:
+        """Add the projection of x to the residual, now or with the next norm."""
+        assert not self._is_sum_waiting, "each sum is taken along by the norm after it"
+        if is_small and projection.can_be_small:
+            linear_add(
+                x_TI,
+                projection.weight_OI,
+                self.work.residual_TE,
+                bias_O=projection.bias_O,
+                is_dependent=True,
+            )
+        else:
+            projection(x_TI, self.work.projected_TE)
+            self._is_sum_waiting = True
+
+    def _small_input(self, norm_E: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return what to project, and the norm that is still to be applied to it."""
+        return (self.normed(norm_E), None) if self._is_sum_waiting else (self.work.residual_TE, norm_E)

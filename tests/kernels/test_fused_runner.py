@@ -1,0 +1,170 @@
+"""The GPU runner's steps in Triton's interpreter, without graphs: the ids and logprobs of the plain runner.
+
+float32 on a CPU, so that both give the same tokens. Steps are made by hand, and few: the interpreter
+takes milliseconds a program.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.attention_backend import make_attention_backend
+from model.config import read_model_config
+from model.load import MODEL_CLASSES
+from model.weights import load_weights
+from tests.worker_steps import admission, int32, sampling, step
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.step import SampledTokens
+from worker_svc.runner.kv_cache import allocate_kv_caches
+from worker_svc.runner.model_runner import EagerModelRunner
+from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.token_pool import TokenPool
+
+CPU = torch.device("cpu")
+BLOCK_SIZE, BLOCKS_PER_LANE = 16, 3
+LIMITS = TableLimits(
+    block_size=BLOCK_SIZE,
+    num_blocks=4 * BLOCKS_PER_LANE,
+    max_num_seqs=4,
+    max_num_batched_tokens=48,
+    max_model_len=BLOCK_SIZE * BLOCKS_PER_LANE,
+    vocab_size=320,
+)
+RANDOM = np.random.default_rng(5)
+PROMPTS = [RANDOM.integers(3, 320, length).tolist() for length in (15, 1, 17, 6)]
+SEEDED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02}
+FULL: dict[str, Any] = {
+    "temperature": 0.7,
+    "seed": 11,
+    "presence_penalty": 0.5,
+    "repetition_penalty": 1.3,
+    "bias_token_ids": int32([7, 30]),
+    "bias_values": np.array([1.5, -2.0], np.float32),
+    "stop_token_ids": int32([5, 9]),
+    "min_tokens": 2,
+    "num_logprobs_plus_one": 3,
+}
+
+
+@dataclass
+class Epoch:
+    """One epoch of hand-made steps."""
+
+    executor: StepExecutor
+    step_id: int = 0
+    outputs: dict[int, list[int]] = field(default_factory=dict)
+    samples: list[SampledTokens] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.executor.start_epoch()
+
+    def run(self, *rows: tuple[int, int, bool], **more: Any) -> None:
+        """Run one step of (lane, number of tokens, samples) and note each lane's token."""
+        self.step_id += 1
+        sampled = self.executor.launch(step(self.step_id, rows, **more)).finish().sampled
+        self.samples.append(sampled)
+        lanes = [lane for lane, _, samples in rows if samples]
+        for lane, token_id in zip(lanes, sampled.token_ids.tolist(), strict=True):
+            self.outputs.setdefault(lane, []).append(token_id)
+
+
+def admit(lane: int, token_ids: list[int], *, num_blocks: int = BLOCKS_PER_LANE, **params: Any) -> Any:
+    """Admit a lane with blocks of its own, the last ones first."""
+    first = 1 + lane * BLOCKS_PER_LANE
+    return admission(
+        lane,
+        token_ids=int32(token_ids),
+        num_prompt_tokens=len(token_ids),
+        block_ids=[*reversed(range(first, first + BLOCKS_PER_LANE))][:num_blocks],
+        max_total_tokens=LIMITS.max_model_len,
+        sampling=sampling(**params),
+    )
+
+
+def executors(folder: Path) -> list[StepExecutor]:
+    """Return the fused runner's executor and the plain one's, over one model."""
+    from worker_svc.runner.fused_runner import FusedModelRunner  # noqa: PLC0415
+    from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
+
+    config = read_model_config(folder)
+    # Not by load_model: it packs weights for CPUs.
+    model = MODEL_CLASSES[config.architecture](config, dtype=torch.float32)
+    load_weights(model, folder)
+    caches = [
+        allocate_kv_caches(config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=torch.float32, device=CPU)
+        for _ in range(2)
+    ]
+    parts = make_step_parts(model, LIMITS, kv_caches=caches[0], device=CPU)
+    fused = FusedModelRunner(parts, batch_sizes=(1, 2, 4), has_graphs=False)
+    pool = TokenPool(LIMITS.max_num_seqs, LIMITS.max_model_len, device=CPU)
+    backend = make_attention_backend("torch")
+    plain = EagerModelRunner(model, pool, kv_caches=caches[1], backend=backend, device=CPU)
+    return [StepExecutor(LIMITS, fused), StepExecutor(LIMITS, plain)]
+
+
+def set_small_rows(monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
+    """Fuse projections of up to this many rows with what stands around them."""
+    from model import fused_decoder  # noqa: PLC0415
+
+    rows = fused_decoder.SmallRows(
+        qkv=num_rows, output=num_rows, gate_up=num_rows, down=num_rows, head=num_rows
+    )
+    monkeypatch.setattr(fused_decoder, "SMALL_ROWS", rows)
+
+
+def run_all_kinds(executor: StepExecutor) -> Epoch:
+    """Prefills in chunks, decode rows, appended blocks, a reused lane, padding, every flavour."""
+    epoch = Epoch(executor)
+    first, second, third, fourth = PROMPTS
+    epoch.run((2, 15, True), admissions=(admit(2, first, num_blocks=1),))
+    admissions = (admit(0, second, **SEEDED, seed=2**64 - 3), admit(3, third))
+    epoch.run((2, 1, True), (0, 1, True), (3, 7, False), admissions=admissions)
+    # Lane 2's next token is the first of its second block; lane 3's chunk is a row of one token.
+    append = {"append_lanes": int32([2]), "append_block_ids": int32([8])}
+    epoch.run((2, 1, True), (3, 1, False), (0, 1, True), **append)
+    admissions = (admit(1, fourth, **FULL),)
+    epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=admissions)
+    for lanes in ((3, 2), (2, 0, 3), (0, 1, 2)):
+        epoch.run(*((lane, 1, True) for lane in lanes))
+    epoch.run(released_lanes=int32([2, 0]))
+    epoch.run((2, 6, True), (1, 1, True), admissions=(admit(2, fourth, **SEEDED, seed=5),))
+    epoch.run((1, 1, True), (2, 1, True))
+    return epoch
+
+
+def run_short(executor: StepExecutor) -> Epoch:
+    """One prefill and two decode steps."""
+    epoch = Epoch(executor)
+    epoch.run((1, 6, True), admissions=(admit(1, PROMPTS[3]),))
+    epoch.run((1, 1, True))
+    epoch.run((1, 1, True), (0, 1, True), admissions=(admit(0, PROMPTS[1]),))
+    return epoch
+
+
+def test_steps_of_all_kinds_are_those_of_the_plain_runner(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_small_rows(monkeypatch, 0)
+    fused, plain = [run_all_kinds(executor) for executor in executors(checkpoint_folder("qwen3_gqa3"))]
+    assert fused.outputs == plain.outputs
+    assert len({token for tokens in plain.outputs.values() for token in tokens}) > 8
+    for ours, theirs in zip(fused.samples, plain.samples, strict=True):
+        assert (ours.logprobs is None) == (theirs.logprobs is None)
+        if ours.logprobs is not None and theirs.logprobs is not None:
+            assert ours.logprobs.counts.tolist() == theirs.logprobs.counts.tolist()
+            assert ours.logprobs.token_ids.tolist() == theirs.logprobs.token_ids.tolist()
+            np.testing.assert_allclose(ours.logprobs.values, theirs.logprobs.values, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_small_rows", [0, 4])
+def test_a_llama_model_has_no_norms_on_queries_and_keys(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, num_small_rows: int
+) -> None:
+    set_small_rows(monkeypatch, num_small_rows)
+    fused, plain = [run_short(executor) for executor in executors(checkpoint_folder("llama3_rope_v5_bias"))]
+    assert fused.outputs == plain.outputs
