@@ -60,13 +60,16 @@ def choose_decode_config(
     num_splits = 1
     while num_splits * num_rows * num_kv_heads < TARGET_PROGRAMS and num_splits < MAX_SPLITS:
         num_splits *= 2
-    # Whole blocks of 64 need one block id a tile; smaller blocks gather, and gain from wider tiles.
-    tile_size = 64 if block_size % 64 == 0 or num_splits > 1 else 128
+    # A gather over small blocks gains from wider tiles where a program reads many of them.
+    is_wide = block_size % 64 != 0 and num_splits == 1
+    tile_size = 128 if is_wide else 64
     while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
         tile_size //= 2
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
-    return DecodeConfig(num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=3)
+    return DecodeConfig(
+        num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=2 if is_wide else 3
+    )
 
 
 def make_decode_workspace(

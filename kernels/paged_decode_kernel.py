@@ -13,6 +13,7 @@ Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023).
 import triton
 import triton.language as tl
 
+from kernels.block_ids import load_block_ids
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 
@@ -28,15 +29,15 @@ def _attend_cells(
     best_G = tl.full((q_GD.shape[0],), float("-inf"), tl.float32)
     sum_G = tl.zeros((q_GD.shape[0],), tl.float32)
     acc_GD = tl.zeros(q_GD.shape, tl.float32)
+    block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
         position_P = tile_start + p
         is_in_P = position_P < end
+        next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
         if BLOCK_SIZE % TILE == 0:
-            block = tl.load(table_ptr + tile_start // BLOCK_SIZE).to(tl.int64)
-            cell_P = block * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
+            cell_P = block.to(tl.int64) * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
         else:
-            block_P = tl.load(table_ptr + position_P // BLOCK_SIZE, mask=is_in_P, other=0).to(tl.int64)
-            cell_P = block_P * BLOCK_SIZE + position_P % BLOCK_SIZE
+            cell_P = block.to(tl.int64) * BLOCK_SIZE + position_P % BLOCK_SIZE
         offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
         mask_PD = is_in_P[:, None]
         if q_GD.shape[1] != HEAD_DIM:
@@ -53,6 +54,7 @@ def _attend_cells(
         acc_GD += tl.dot(weight_GP.to(value_PD.dtype), value_PD, input_precision="ieee")
         sum_G = sum_G * old_weight_G + tl.sum(weight_GP, 1)
         best_G = new_best_G
+        block = next_block
     return acc_GD, sum_G, best_G
 
 

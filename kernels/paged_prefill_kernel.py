@@ -11,6 +11,8 @@ Source: FlashAttention-2 (Dao, 2023) on paged tables (Kwon et al., 2023).
 import triton
 import triton.language as tl
 
+from kernels.block_ids import load_block_ids
+
 
 @triton.jit
 def _attend_tiles(
@@ -20,21 +22,18 @@ def _attend_tiles(
 ):  # fmt: skip
     """Fold cells [start, end) into the running sums; start is a multiple of TILE."""
     d, p = tl.arange(0, q_QD.shape[1]), tl.arange(0, TILE)
+    block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
         position_P = tile_start + p
+        next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
         if HAS_DESCRIPTORS:  # only without masks, and where a tile lies in one block
-            block = tl.load(table_ptr + tile_start // BLOCK_SIZE)
             cell = block * BLOCK_SIZE + tile_start % BLOCK_SIZE
             key_PD = key_ptr.load([cell, kv_head * HEAD_DIM])
         else:
             if BLOCK_SIZE % TILE == 0:
-                block = tl.load(table_ptr + tile_start // BLOCK_SIZE).to(tl.int64)
-                cell_P = block * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
+                cell_P = block.to(tl.int64) * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
             else:
-                # Unmasked tiles end inside the context, and tables hold its blocks.
-                is_in_P = position_P < end
-                block_P = tl.load(table_ptr + position_P // BLOCK_SIZE, mask=is_in_P, other=0).to(tl.int64)
-                cell_P = block_P * BLOCK_SIZE + position_P % BLOCK_SIZE
+                cell_P = block.to(tl.int64) * BLOCK_SIZE + position_P % BLOCK_SIZE
             offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
             mask_PD = (d < HEAD_DIM)[None, :]
             if IS_MASKED:  # cells past the context may hold NaN
@@ -54,6 +53,7 @@ def _attend_tiles(
         acc_QD = tl.dot(weight_QP.to(value_PD.dtype), value_PD, acc_QD, input_precision="ieee")
         sum_Q = sum_Q * old_weight_Q + tl.sum(weight_QP, 1)
         best_Q = new_best_Q
+        block = next_block
     return acc_QD, sum_Q, best_Q
 
 
