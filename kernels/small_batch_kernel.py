@@ -39,8 +39,7 @@ def small_batch_kernel(
     weight = tl.load(weight_at, mask=is_in, other=0.0)
     if IS_GATED:
         up_weight = tl.load(weight_at + O * I, mask=is_in, other=0.0)
-    if PDL:
-        # Weights are constants: they are on their way before the kernel before this one has ended.
+    if PDL:  # weights are constants: they are on their way before the kernel before this one has ended
         gdc_launch_dependents()
         gdc_wait()
     # All rows before any is used: a load would not move up past the stores of the row before.
@@ -48,8 +47,7 @@ def small_batch_kernel(
     for row in tl.static_range(R):
         xs = xs + tl.tuple([tl.load(x_ptr + row * x_stride + inner, mask=is_inner, other=0.0)])
         if IS_ADDED:
-            prior = tl.load(out_ptr + row * out_stride + column, mask=is_column, other=0.0)
-            priors = priors + tl.tuple([prior])
+            priors = priors + tl.tuple([tl.load(out_ptr + row * out_stride + column, mask=is_column)])
     weight = _scaled(weight, norm_weight_ptr, inner, is_inner)
     if IS_GATED:
         up_weight = _scaled(up_weight, norm_weight_ptr, inner, is_inner)

@@ -1,0 +1,102 @@
+"""Fused projections of a few rows against cuBLAS and separate kernels, at Qwen3-0.6B's shapes.
+
+    python benchmarks/kernels/small_batch.py            each projection, then the whole chain of layers
+    python benchmarks/kernels/small_batch.py --tune     tiles of each projection (minutes)
+
+The chain is one decode step without its attention, in one CUDA graph. "early" starts each kernel while
+the one before it runs. Knows nothing about attention or sampling.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+import triton
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.decode_chain import BYTES_PER_STEP, PROJECTIONS, DecodeChain
+from benchmarks.gpu_timing import describe_card, graph_microseconds, read_bandwidth
+from kernels.small_batch import MAX_ROWS, Tile, choose_tile
+
+ROWS = (1, 2, 4, 8, 16, 32)
+MAX_NUMBERS_PER_THREAD = 128
+
+
+def time_projections(chain: DecodeChain, ceiling: float) -> None:
+    """Print one line a projection: its norm, gate or sum is in all of its times."""
+    for name, projection in PROJECTIONS.items():
+        times = []
+        for is_fused in (False, True) if chain.num_rows <= MAX_ROWS else (False,):
+            for is_dependent in (False, True):
+                launches = chain.projection(name, is_fused=is_fused, is_dependent=is_dependent)
+                times.append(graph_microseconds(launches))
+        columns = "".join(f"{time:10.2f}" for time in times)
+        share = 100 * projection.num_bytes / min(times) / 1e3 / ceiling
+        print(f"{chain.num_rows:4d} {name:8s}{columns:40s} {share:10.1f}", flush=True)
+
+
+def time_chain(chain: DecodeChain, ceiling: float) -> None:
+    """Print the time of all layers and the head."""
+    times = []
+    for is_fused in (False, True) if chain.num_rows <= MAX_ROWS else (False,):
+        for is_dependent in (False, True):
+            step = partial(chain.step, is_fused=is_fused, is_dependent=is_dependent)
+            times.append(graph_microseconds([step]))
+    columns = "".join(f"{time:10.1f}" for time in times)
+    share = 100 * BYTES_PER_STEP / min(times) / 1e3 / ceiling
+    print(f"{chain.num_rows:4d} {'chain':8s}{columns:40s} {share:10.1f}", flush=True)
+
+
+def candidates(num_inputs: int) -> list[Tile]:
+    """Return tiles whose threads hold neither too little nor too much."""
+    block = triton.next_power_of_2(num_inputs)
+    return [
+        (block_o, num_warps)
+        for block_o in (1, 2, 4, 8, 16)
+        for num_warps in (1, 2, 4, 8)
+        if 16 <= block_o * block // (32 * num_warps) <= MAX_NUMBERS_PER_THREAD
+    ]
+
+
+def tune(chain: DecodeChain) -> None:
+    """Print the four best tiles of each projection, all started early."""
+    for name, projection in PROJECTIONS.items():
+        timed: list[tuple[float, Tile]] = []
+        for tile in candidates(projection.num_inputs):
+            launches = chain.projection(name, is_fused=True, is_dependent=True, tile=tile)
+            timed.append((graph_microseconds(launches, num_replays=5), tile))
+        chosen = choose_tile(projection.num_outputs, projection.num_inputs, num_rows=chain.num_rows)
+        best = ", ".join(f"{time:.2f} µs {tile}" for time, tile in sorted(timed)[:4])
+        print(f"{chain.num_rows:4d} {name:8s} chosen {chosen}; best {best}", flush=True)
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Time projections of a few rows.")
+    parser.add_argument("--tune", action="store_true", help="try tiles (outputs a program, warps)")
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark needs an NVIDIA GPU")
+    torch.manual_seed(0)
+    ceiling = read_bandwidth()
+    chains = [DecodeChain(num_rows) for num_rows in options.rows]
+    print(f"{describe_card()}; read bandwidth {ceiling:.0f} GB/s; times in µs")
+    if options.tune:
+        for chain in chains:
+            if chain.num_rows <= MAX_ROWS:
+                tune(chain)
+        return
+    print("rows            cuBLAS     early     fused     early  best share%")
+    timings: tuple[Callable[[DecodeChain, float], None], ...] = (time_projections, time_chain)
+    for timing in timings:
+        for chain in chains:
+            timing(chain, ceiling)
+
+
+if __name__ == "__main__":
+    main()
