@@ -154,25 +154,28 @@ def test_reference_is_causal() -> None:
     torch.testing.assert_close(out.flatten(), torch.tensor([3.0, 5.0]))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("has_descriptors", [False, True])
-def test_addresses_past_32_bits(*, has_descriptors: bool) -> None:
-    shape = (70_000, 256, 1, 128)  # 2.29e9 numbers
-    caches = torch.empty(2, *shape, dtype=torch.bfloat16, device="cuda")
-    generator = torch.Generator(device="cuda").manual_seed(0)
-    for block in (69_999, 3, 65_537):
-        caches[:, block] = torch.randn(caches[:, 0].shape, generator=generator, device="cuda")
-    q_THD = torch.randn(100, 2, 128, generator=generator, device="cuda").bfloat16()
+@pytest.mark.parametrize(("block_size", "has_descriptors"), [(16, False), (64, False), (64, True)])
+def test_addresses_past_32_bits(place: Any, block_size: int, *, has_descriptors: bool) -> None:
+    if place.dtype == torch.float32:
+        pytest.skip("twice the memory for the same addresses")
+    num_blocks = 2**31 // (block_size * 128) + 10
+    # Not initialized: a CPU commits only the pages that are touched.
+    cache = torch.empty(num_blocks, block_size, 1, 128, dtype=place.dtype, device=place.device)
+    generator = torch.Generator().manual_seed(0)
+    for block in (num_blocks - 1, 3):
+        cells = torch.randn(block_size, 1, 128, generator=generator)
+        cache[block] = cells.to(device=place.device, dtype=place.dtype)
+    q_THD = torch.randn(9, 2, 128, generator=generator).to(device=place.device, dtype=place.dtype)
     table, bounds, seq_lens = (
-        torch.tensor(values, dtype=torch.int32, device="cuda")
-        for values in ([[69_999, 3, 65_537]], [0, 100], [700])
+        torch.tensor(values, dtype=torch.int32, device=place.device)
+        for values in ([[num_blocks - 1, 3]], [0, 9], [2 * block_size - 1])
     )
     config = PrefillConfig(
-        num_queries=128, tile_size=64, num_warps=8, num_stages=2, has_descriptors=has_descriptors
+        num_queries=32, tile_size=32, num_warps=4, num_stages=2, has_descriptors=has_descriptors
     )
-    out = paged_prefill(q_THD, caches[0], caches[1], table, bounds, seq_lens, 100, 128**-0.5, config=config)
-    expected = paged_prefill_ref(q_THD, caches[0], caches[1], table, bounds, seq_lens, 128**-0.5)
-    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+    out = paged_prefill(q_THD, cache, cache, table, bounds, seq_lens, 9, 128**-0.5, config=config)
+    expected = paged_prefill_ref(q_THD, cache, cache, table, bounds, seq_lens, 128**-0.5)
+    torch.testing.assert_close(out, expected, rtol=place.tolerance, atol=place.tolerance)
 
 
 @pytest.mark.parametrize(
