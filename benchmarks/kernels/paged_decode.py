@@ -119,7 +119,7 @@ def candidates(num_rows: int) -> Iterator[DecodeConfig]:
                 )
 
 
-def tell(case: Case, config: DecodeConfig, microseconds: float, *, ceiling: float, more: str = "") -> None:
+def tell(case: Case, config: DecodeConfig, *, microseconds: float, ceiling: float, more: str = "") -> None:
     """Print one line of the table."""
     rate = case.num_bytes / microseconds / 1e3
     shape = f"{config.num_splits:2d} x{config.tile_size:4d} w{config.num_warps} s{config.num_stages}"
@@ -130,7 +130,7 @@ def tell(case: Case, config: DecodeConfig, microseconds: float, *, ceiling: floa
     )
 
 
-def run_chosen(bench: Bench, case: Case, ceiling: float) -> None:
+def run_chosen(bench: Bench, case: Case, *, ceiling: float) -> None:
     """Time the chosen configuration, the same launched early, and flash-attn."""
     max_context_len = WIDEST_CONTEXT // case.block_size * case.block_size
     config = decode_config_for(case.num_rows, max_context_len, cache_NSKD=bench.caches(case.block_size)[0])
@@ -138,10 +138,10 @@ def run_chosen(bench: Bench, case: Case, ceiling: float) -> None:
     early = graph_microseconds(bench.launches(case, config, is_dependent=True))
     flash = bench.flash_launches(case)
     more = f"{early:9.2f}" + (f"{graph_microseconds(flash):9.2f}" if flash else "")
-    tell(case, config, alone, ceiling=ceiling, more=more)
+    tell(case, config, microseconds=alone, ceiling=ceiling, more=more)
 
 
-def run_candidates(bench: Bench, case: Case, ceiling: float) -> None:
+def run_candidates(bench: Bench, case: Case, *, ceiling: float) -> None:
     """Time all candidates and print the five best."""
     times = []
     for config in candidates(case.num_rows):
@@ -151,7 +151,7 @@ def run_candidates(bench: Bench, case: Case, ceiling: float) -> None:
         except triton.OutOfResources:  # more shared memory than there is
             continue
     for microseconds, config in sorted(times, key=lambda pair: pair[0])[:5]:
-        tell(case, config, microseconds, ceiling=ceiling)
+        tell(case, config, microseconds=microseconds, ceiling=ceiling)
 
 
 def main() -> None:
@@ -172,7 +172,7 @@ def main() -> None:
         for num_rows in options.rows:
             for context_len in options.contexts:
                 case = Case(num_rows=num_rows, context_len=context_len, block_size=block_size)
-                (run_candidates if options.tune else run_chosen)(bench, case, ceiling)
+                (run_candidates if options.tune else run_chosen)(bench, case, ceiling=ceiling)
 
 
 if __name__ == "__main__":

@@ -146,7 +146,7 @@ def candidates() -> Iterator[PrefillConfig]:
                 )
 
 
-def tell(case: Case, name: str, block_size: int, microseconds: float, *, ceiling: float) -> None:
+def tell(case: Case, name: str, *, block_size: int, microseconds: float, ceiling: float) -> None:
     """Print one line of the table."""
     rate = case.num_flops / microseconds / 1e6
     print(
@@ -169,13 +169,21 @@ def run_chosen(case: Case, block_size: int, *, ceiling: float) -> None:
         sets[0].max_seqlen_q, cache_NSKD=sets[0].caches[0], group=HEADS // KV_HEADS
     )
     ours = graph_microseconds([our_launch(inputs, config) for inputs in sets])
-    tell(case, name_of(config), block_size, ours, ceiling=ceiling)
+    tell(case, name_of(config), block_size=block_size, microseconds=ours, ceiling=ceiling)
     flash = [launch for inputs in sets if (launch := flash_launch(inputs))]
     if flash:
-        tell(case, "flash-attn", block_size, graph_microseconds(flash), ceiling=ceiling)
+        tell(
+            case, "flash-attn", block_size=block_size, microseconds=graph_microseconds(flash), ceiling=ceiling
+        )
     dense = [launch for _ in range(NUM_SETS) if (launch := torch_launch(case))]
     if dense:
-        tell(case, "PyTorch, dense", block_size, graph_microseconds(dense), ceiling=ceiling)
+        tell(
+            case,
+            "PyTorch, dense",
+            block_size=block_size,
+            microseconds=graph_microseconds(dense),
+            ceiling=ceiling,
+        )
 
 
 def run_candidates(case: Case, block_size: int, *, ceiling: float) -> None:
@@ -191,7 +199,7 @@ def run_candidates(case: Case, block_size: int, *, ceiling: float) -> None:
         except triton.OutOfResources as error:
             print(f"{case.name:15s} {block_size:5d}  {name_of(config):26s} does not fit: {error}")
     for microseconds, config in sorted(times, key=lambda pair: pair[0])[:6]:
-        tell(case, name_of(config), block_size, microseconds, ceiling=ceiling)
+        tell(case, name_of(config), block_size=block_size, microseconds=microseconds, ceiling=ceiling)
 
 
 def main() -> None:
