@@ -1,4 +1,4 @@
-"""Projections of 1 to 8 rows, fused with what stands around them: norm in front, gate or sum behind.
+"""Projections of 1 to 32 rows, fused with what stands around them: norm in front, gate or sum behind.
 
 A few rows are bound by reading the weights, and by how long a kernel takes to start: so each launch
 does more, and may start early. Knows nothing about models.
@@ -6,20 +6,44 @@ does more, and may start early. Knows nothing about models.
 Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
-from torch.nn.functional import linear, rms_norm
 
 from kernels.dependent_launch import can_depend, launch_options
-from kernels.silu_mul import silu_mul_ref
+from kernels.small_batch_dot import small_batch_dot_kernel
 from kernels.small_batch_kernel import small_batch_kernel
+from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch
 
-MAX_ROWS = 8
-MAX_INPUTS = 16384
-"""A program holds whole rows of inputs in registers."""
+__all__ = [
+    "MAX_INPUTS",
+    "MAX_ROWS",
+    "MAX_ROWS_WITHOUT_DOT",
+    "Tile",
+    "choose_tile",
+    "linear_add",
+    "norm_gate_up_silu",
+    "norm_linear",
+]
 
-Tile = tuple[int, int]
-"""Outputs a program, warps."""
+MAX_ROWS_WITHOUT_DOT = 8
+"""More rows would not fit the registers of small_batch_kernel."""
+MAX_CHUNK = 1024
+"""Inputs that a program of small_batch_dot_kernel multiplies at once."""
+MIN_DOT = 16
+"""Rows and inputs of the smallest product that tensor cores do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """How a projection is cut into programs."""
+
+    num_outputs: int
+    """Of one program."""
+    num_warps: int
+    is_dot: bool
+    """By small_batch_dot_kernel."""
 
 
 def norm_linear(
@@ -49,7 +73,7 @@ def norm_linear(
         ValueError: the shapes or dtypes do not fit each other.
     """
     out_RO = x_RI.new_empty((len(x_RI), len(weight_OI))) if out is None else out
-    _check(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, len(weight_OI))
+    check_small_batch(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, len(weight_OI))
     return _launch(
         *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, eps), is_dependent=is_dependent, tile=tile
     )
@@ -65,7 +89,7 @@ def linear_add(
     tile: Tile | None = None,
 ) -> torch.Tensor:
     """Add x @ weight.T + bias to the residual, in place, and return it; arguments as norm_linear's."""
-    _check(x_RI, weight_OI, None, bias_O, residual_RO, len(weight_OI))
+    check_small_batch(x_RI, weight_OI, None, bias_O, residual_RO, len(weight_OI))
     return _launch(
         *(x_RI, None, weight_OI, bias_O, residual_RO, 0.0),
         is_added=True,
@@ -89,7 +113,7 @@ def norm_gate_up_silu(
     if len(weight_XI) % 2:
         raise ValueError(f"weight must have an even number of rows, gates and ups, but has {len(weight_XI)}")
     out_RF = x_RI.new_empty((len(x_RI), F)) if out is None else out
-    _check(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
+    check_small_batch(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
     return _launch(
         *(x_RI, norm_weight_I, weight_XI, None, out_RF, eps),
         is_gated=True,
@@ -99,11 +123,14 @@ def norm_gate_up_silu(
 
 
 def choose_tile(num_outputs: int, num_inputs: int, *, num_rows: int) -> Tile:
-    """Return outputs a program and warps: small programs, so that all of the card reads at once."""
-    num_warps = min(max(triton.next_power_of_2(num_inputs) // 256, 1), 8)
-    if num_outputs >= 32768:
-        return 16, 8
-    return (8 if num_rows >= 4 and num_outputs >= 4096 else 4), min(num_warps, 4)
+    """Return small programs, so that all of the card reads at once."""
+    is_large = num_outputs >= 32768
+    if num_rows > 4:
+        return Tile(num_outputs=32 if is_large else 8, num_warps=8, is_dot=True)
+    if is_large:
+        return Tile(num_outputs=16, num_warps=8, is_dot=False)
+    num_warps = min(max(triton.next_power_of_2(num_inputs) // 256, 1), 4)
+    return Tile(num_outputs=4, num_warps=num_warps, is_dot=False)
 
 
 def _launch(
@@ -120,81 +147,32 @@ def _launch(
     tile: Tile | None,
 ) -> torch.Tensor:
     (num_rows, num_inputs), num_outputs = x_RI.shape, out_RO.shape[1]
-    block_o, num_warps = tile or choose_tile(num_outputs, num_inputs, num_rows=num_rows)
-    small_batch_kernel[(triton.cdiv(num_outputs, block_o),)](
+    tile = tile or choose_tile(num_outputs, num_inputs, num_rows=num_rows)
+    kernel = small_batch_dot_kernel if tile.is_dot else small_batch_kernel
+    kernel[(triton.cdiv(num_outputs, tile.num_outputs),)](
         *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, x_RI.stride(0), out_RO.stride(0), eps),
         R=num_rows,
         I=num_inputs,
         O=num_outputs,
-        BLOCK_I=triton.next_power_of_2(num_inputs),
-        BLOCK_O=block_o,
+        BLOCK_O=tile.num_outputs,
         IS_GATED=is_gated,
         IS_ADDED=is_added,
-        num_warps=num_warps,
+        num_warps=tile.num_warps,
+        **_blocks(tile, num_rows, num_inputs),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out_RO
 
 
-def norm_linear_ref(
-    x_RI: torch.Tensor,
-    norm_weight_I: torch.Tensor | None,
-    weight_OI: torch.Tensor,
-    eps: float,
-    *,
-    bias_O: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return what norm_linear does, in plain PyTorch and float32."""
-    x32_RI = x_RI.float()
-    if norm_weight_I is not None:
-        x32_RI = rms_norm(x32_RI, norm_weight_I.shape, norm_weight_I.float(), eps)
-    return linear(x32_RI, weight_OI.float(), None if bias_O is None else bias_O.float())
-
-
-def linear_add_ref(
-    x_RI: torch.Tensor,
-    weight_OI: torch.Tensor,
-    residual_RO: torch.Tensor,
-    *,
-    bias_O: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Return what linear_add does, in plain PyTorch and float32; the residual stays as it is."""
-    return residual_RO.float() + norm_linear_ref(x_RI, None, weight_OI, 0.0, bias_O=bias_O)
-
-
-def norm_gate_up_silu_ref(
-    x_RI: torch.Tensor, norm_weight_I: torch.Tensor | None, weight_XI: torch.Tensor, eps: float
-) -> torch.Tensor:
-    """Return what norm_gate_up_silu does, in plain PyTorch and float32."""
-    return silu_mul_ref(norm_linear_ref(x_RI, norm_weight_I, weight_XI, eps))
-
-
-def _check(
-    x_RI: torch.Tensor,
-    weight_OI: torch.Tensor,
-    norm_weight_I: torch.Tensor | None,
-    bias_O: torch.Tensor | None,
-    out_RO: torch.Tensor,
-    num_outputs: int,
-) -> None:
-    """Raise ValueError where the arguments do not fit each other."""
-    if x_RI.ndim != 2 or not 1 <= len(x_RI) <= MAX_ROWS or not 1 <= x_RI.shape[1] <= MAX_INPUTS:
-        raise ValueError(
-            f"x must have 1 to {MAX_ROWS} rows of at most {MAX_INPUTS}, but has {tuple(x_RI.shape)}"
-        )
-    num_rows, num_inputs = x_RI.shape
-    if weight_OI.dtype != x_RI.dtype:
-        raise ValueError(f"weight of {weight_OI.dtype} does not fit x of {x_RI.dtype}")
-    expected = (
-        ("weight", weight_OI, (len(weight_OI), num_inputs)),
-        ("norm_weight", norm_weight_I, (num_inputs,)),
-        ("bias", bias_O, (num_outputs,)),
-    )
-    for name, tensor, shape in expected:
-        if tensor is not None and (tensor.shape != shape or not tensor.is_contiguous()):
-            raise ValueError(f"{name} must be contiguous, of {shape}, but has {tuple(tensor.shape)}")
-    if out_RO.shape != (num_rows, num_outputs) or out_RO.stride(1) != 1 or x_RI.stride(1) != 1:
-        raise ValueError(
-            f"out must have {(num_rows, num_outputs)} and rows without gaps, as x, "
-            f"but has {tuple(out_RO.shape)}, strides {out_RO.stride()} and {x_RI.stride()}"
-        )
+def _blocks(tile: Tile, num_rows: int, num_inputs: int) -> dict[str, int]:
+    """Return the sizes that only one of the kernels knows."""
+    block_i = triton.next_power_of_2(num_inputs)
+    if tile.is_dot:
+        return {
+            "BLOCK_R": max(MIN_DOT, triton.next_power_of_2(num_rows)),
+            "SLICES": tile.num_warps,
+            "SLICE": max(MIN_DOT, min(block_i, MAX_CHUNK) // tile.num_warps),
+        }
+    if num_rows > MAX_ROWS_WITHOUT_DOT:
+        raise ValueError(f"{num_rows} rows need a tile with is_dot; without at most {MAX_ROWS_WITHOUT_DOT}")
+    return {"BLOCK_I": block_i}

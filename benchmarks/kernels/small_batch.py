@@ -14,13 +14,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import triton
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.decode_chain import BYTES_PER_STEP, PROJECTIONS, DecodeChain
 from benchmarks.gpu_timing import describe_card, graph_microseconds, read_bandwidth
-from kernels.small_batch import MAX_ROWS, Tile, choose_tile
+from kernels.small_batch import MAX_ROWS, MAX_ROWS_WITHOUT_DOT, Tile, choose_tile
 
 ROWS = (1, 2, 4, 8, 16, 32)
 MAX_NUMBERS_PER_THREAD = 128
@@ -51,33 +50,43 @@ def time_chain(chain: DecodeChain, ceiling: float) -> None:
     print(f"{chain.num_rows:4d} {'chain':8s}{columns:40s} {share:10.1f}", flush=True)
 
 
-def candidates(num_inputs: int) -> list[Tile]:
+def candidates(num_inputs: int, num_rows: int) -> list[Tile]:
     """Return tiles whose threads hold neither too little nor too much."""
-    block = triton.next_power_of_2(num_inputs)
+    tiles = []
+    if num_rows <= MAX_ROWS_WITHOUT_DOT:
+        tiles += [
+            (num_outputs, num_warps, False) for num_outputs in (1, 2, 4, 8) for num_warps in (1, 2, 4, 8)
+        ]
+    if num_rows > 1:
+        tiles += [(num_outputs, num_warps, True) for num_outputs in (8, 16, 32) for num_warps in (4, 8)]
     return [
-        (block_o, num_warps)
-        for block_o in (1, 2, 4, 8, 16)
-        for num_warps in (1, 2, 4, 8)
-        if 16 <= block_o * block // (32 * num_warps) <= MAX_NUMBERS_PER_THREAD
+        Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot)
+        for num_outputs, num_warps, is_dot in tiles
+        if 16 <= num_outputs * num_inputs // (32 * num_warps) <= MAX_NUMBERS_PER_THREAD
     ]
 
 
 def tune(chain: DecodeChain) -> None:
-    """Print the four best tiles of each projection, all started early."""
+    """Print the best tiles of each projection, all started early."""
     for name, projection in PROJECTIONS.items():
-        timed: list[tuple[float, Tile]] = []
-        for tile in candidates(projection.num_inputs):
+        timed = []
+        for tile in candidates(projection.num_inputs, chain.num_rows):
             launches = chain.projection(name, is_fused=True, is_dependent=True, tile=tile)
             timed.append((graph_microseconds(launches, num_replays=5), tile))
+        timed.sort(key=lambda pair: pair[0])
         chosen = choose_tile(projection.num_outputs, projection.num_inputs, num_rows=chain.num_rows)
-        best = ", ".join(f"{time:.2f} µs {tile}" for time, tile in sorted(timed)[:4])
-        print(f"{chain.num_rows:4d} {name:8s} chosen {chosen}; best {best}", flush=True)
+        best = ", ".join(f"{time:.2f} µs {_describe(tile)}" for time, tile in timed[:5])
+        print(f"{chain.num_rows:4d} {name:8s} chosen {_describe(chosen)}; best {best}", flush=True)
+
+
+def _describe(tile: Tile) -> str:
+    return f"({tile.num_outputs}, {tile.num_warps}{', dot' if tile.is_dot else ''})"
 
 
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Time projections of a few rows.")
-    parser.add_argument("--tune", action="store_true", help="try tiles (outputs a program, warps)")
+    parser.add_argument("--tune", action="store_true", help="try tiles: outputs, warps, tensor cores")
     parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
     options = parser.parse_args()
     if not torch.cuda.is_available():

@@ -5,16 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.small_batch import (
-    MAX_ROWS,
-    choose_tile,
-    linear_add,
-    linear_add_ref,
-    norm_gate_up_silu,
-    norm_gate_up_silu_ref,
-    norm_linear,
-    norm_linear_ref,
-)
+from kernels.small_batch import MAX_ROWS, Tile, choose_tile, linear_add, norm_gate_up_silu, norm_linear
+from kernels.small_batch_ref import linear_add_ref, norm_gate_up_silu_ref, norm_linear_ref
 
 EPS = 1e-6
 CANARY = 7.0
@@ -37,7 +29,7 @@ def _assert_close(place: Any, out: torch.Tensor, expected: torch.Tensor) -> None
 
 
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), SIZES)
-@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("num_rows", [1, 3, 6, 17])
 def test_norm_and_projection(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
     x, norm_weight, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
     out = norm_linear(x, norm_weight, weight, EPS)
@@ -48,7 +40,7 @@ def test_norm_and_projection(place: Any, num_rows: int, num_inputs: int, num_out
 
 
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), SIZES)
-@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("num_rows", [1, 3, 6, 17])
 def test_projection_added_to_a_residual(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
     x, _, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
     residual = torch.stack([bias * (row + 1) for row in range(num_rows)])
@@ -61,7 +53,7 @@ def test_projection_added_to_a_residual(place: Any, num_rows: int, num_inputs: i
 
 
 @pytest.mark.parametrize(("num_inputs", "num_outputs"), [(96, 128), (100, 74)])
-@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize("num_rows", [1, 3, 6, 17])
 def test_norm_and_gated_projection(place: Any, num_rows: int, num_inputs: int, num_outputs: int) -> None:
     x, norm_weight, weight, _ = _tensors(place, num_rows, num_inputs, num_outputs)
     out = norm_gate_up_silu(x, norm_weight, weight, EPS)
@@ -69,19 +61,32 @@ def test_norm_and_gated_projection(place: Any, num_rows: int, num_inputs: int, n
     _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
 
 
-@pytest.mark.parametrize("num_rows", range(1, MAX_ROWS + 1))
-def test_a_row_does_not_depend_on_how_many_there_are(place: Any, num_rows: int) -> None:
-    x, norm_weight, weight, _ = _tensors(place, MAX_ROWS, 64, 24)
-    tile = (4, 1)
+@pytest.mark.parametrize(
+    ("num_rows", "most", "is_dot"), [(1, 8, False), (5, 8, False), (1, 16, True), (9, 16, True)]
+)
+def test_a_row_does_not_depend_on_how_many_there_are(
+    place: Any, num_rows: int, most: int, is_dot: bool
+) -> None:
+    x, norm_weight, weight, _ = _tensors(place, most, 64, 24)
+    tile = Tile(num_outputs=4, num_warps=1, is_dot=is_dot)
     out = norm_linear(x[:num_rows], norm_weight, weight, EPS, tile=tile)
     assert torch.equal(out, norm_linear(x, norm_weight, weight, EPS, tile=tile)[:num_rows])
 
 
-@pytest.mark.parametrize("tile", [(1, 1), (2, 4), (8, 2), (16, 8)])
-def test_any_tile(place: Any, tile: tuple[int, int]) -> None:
+@pytest.mark.parametrize("is_dot", [False, True])
+@pytest.mark.parametrize(("num_outputs", "num_warps"), [(1, 1), (2, 4), (8, 2), (16, 8)])
+def test_any_tile(place: Any, num_outputs: int, num_warps: int, is_dot: bool) -> None:
     x, norm_weight, weight, _ = _tensors(place, 2, 100, 37)
+    tile = Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot)
     out = norm_linear(x, norm_weight, weight, EPS, tile=tile)
     _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+
+
+def test_more_inputs_than_one_chunk(place: Any) -> None:
+    x, norm_weight, weight, _ = _tensors(place, 9, 2100, 16)
+    out = norm_linear(x, norm_weight, weight, EPS)
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+    _assert_close(place, norm_linear(x[:2], norm_weight, weight, EPS), out[:2])
 
 
 def test_rows_may_be_strided_and_their_neighbours_stay(place: Any) -> None:
@@ -110,16 +115,23 @@ def test_a_chain_started_early_gives_the_same(place: Any) -> None:
 
 
 def test_large_weights_get_large_programs() -> None:
-    assert choose_tile(4096, 1024, num_rows=1) == (4, 4)
-    assert choose_tile(1024, 3072, num_rows=8) == (4, 4)
-    assert choose_tile(151936, 1024, num_rows=1) == (16, 8)
+    assert choose_tile(4096, 1024, num_rows=1) == Tile(num_outputs=4, num_warps=4, is_dot=False)
+    assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
+    assert choose_tile(151936, 1024, num_rows=1) == Tile(num_outputs=16, num_warps=8, is_dot=False)
+    assert choose_tile(151936, 1024, num_rows=32) == Tile(num_outputs=32, num_warps=8, is_dot=True)
+
+
+def test_more_than_8_rows_need_a_dot() -> None:
+    tile = Tile(num_outputs=4, num_warps=1, is_dot=False)
+    with pytest.raises(ValueError, match="9 rows need a tile with is_dot"):
+        norm_linear(torch.zeros(9, 64), None, torch.zeros(8, 64), EPS, tile=tile)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("rows", "x must have 1 to 8 rows"),
-        ("no rows", "x must have 1 to 8 rows"),
+        ("rows", "x must have 1 to 32 rows"),
+        ("no rows", "x must have 1 to 32 rows"),
         ("weight", r"weight must be contiguous, of \(8, 64\)"),
         ("norm", r"norm_weight must be contiguous, of \(64,\)"),
         ("dtype", "weight of torch.float16 does not fit x of torch.float32"),
@@ -129,7 +141,7 @@ def test_large_weights_get_large_programs() -> None:
 def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> None:
     x, norm_weight, weight, out = torch.zeros(2, 64), torch.zeros(64), torch.zeros(8, 64), torch.zeros(2, 8)
     if change == "rows":
-        x = torch.zeros(9, 64)
+        x = torch.zeros(MAX_ROWS + 1, 64)
     elif change == "no rows":
         x = x[:0]
     elif change == "weight":

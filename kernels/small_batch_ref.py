@@ -1,0 +1,78 @@
+"""The plain PyTorch references of small_batch, and what its arguments must fit.
+
+Knows nothing about Triton.
+
+Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows.
+"""
+
+import torch
+from torch.nn.functional import linear, rms_norm, silu
+
+MAX_ROWS = 32
+MAX_INPUTS = 16384
+"""A program holds whole rows of inputs in registers."""
+
+
+def norm_linear_ref(
+    x_RI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    weight_OI: torch.Tensor,
+    eps: float,
+    *,
+    bias_O: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return what norm_linear does, in plain PyTorch and float32."""
+    x32_RI = x_RI.float()
+    if norm_weight_I is not None:
+        x32_RI = rms_norm(x32_RI, norm_weight_I.shape, norm_weight_I.float(), eps)
+    return linear(x32_RI, weight_OI.float(), None if bias_O is None else bias_O.float())
+
+
+def linear_add_ref(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    residual_RO: torch.Tensor,
+    *,
+    bias_O: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return what linear_add does, in plain PyTorch and float32; the residual stays as it is."""
+    return residual_RO.float() + norm_linear_ref(x_RI, None, weight_OI, 0.0, bias_O=bias_O)
+
+
+def norm_gate_up_silu_ref(
+    x_RI: torch.Tensor, norm_weight_I: torch.Tensor | None, weight_XI: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """Return what norm_gate_up_silu does, in plain PyTorch and float32."""
+    gate_RF, up_RF = norm_linear_ref(x_RI, norm_weight_I, weight_XI, eps).chunk(2, -1)
+    return silu(gate_RF) * up_RF
+
+
+def check_small_batch(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    bias_O: torch.Tensor | None,
+    out_RO: torch.Tensor,
+    num_outputs: int,
+) -> None:
+    """Raise ValueError where the arguments do not fit each other."""
+    if x_RI.ndim != 2 or not 1 <= len(x_RI) <= MAX_ROWS or not 1 <= x_RI.shape[1] <= MAX_INPUTS:
+        raise ValueError(
+            f"x must have 1 to {MAX_ROWS} rows of at most {MAX_INPUTS}, but has {tuple(x_RI.shape)}"
+        )
+    num_rows, num_inputs = x_RI.shape
+    if weight_OI.dtype != x_RI.dtype:
+        raise ValueError(f"weight of {weight_OI.dtype} does not fit x of {x_RI.dtype}")
+    expected = (
+        ("weight", weight_OI, (len(weight_OI), num_inputs)),
+        ("norm_weight", norm_weight_I, (num_inputs,)),
+        ("bias", bias_O, (num_outputs,)),
+    )
+    for name, tensor, shape in expected:
+        if tensor is not None and (tensor.shape != shape or not tensor.is_contiguous()):
+            raise ValueError(f"{name} must be contiguous, of {shape}, but has {tuple(tensor.shape)}")
+    if out_RO.shape != (num_rows, num_outputs) or out_RO.stride(1) != 1 or x_RI.stride(1) != 1:
+        raise ValueError(
+            f"out must have {(num_rows, num_outputs)} and rows without gaps, as x, "
+            f"but has {tuple(out_RO.shape)}, strides {out_RO.stride()} and {x_RI.stride()}"
+        )
