@@ -79,8 +79,9 @@ test: $(STAMP) ## the tests that need no GPU and little time
 test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
 
-test-gpu: $(STAMP) ## the tests that need an NVIDIA GPU
-	$(BIN)/python -m pytest -m gpu
+test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
+	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \
+		-c tests/gpu/gpu.ini --rootdir . -m gpu tests/gpu tests/kernels
 
 bench: $(STAMP) ## the benchmarks that need no GPU
 	$(BIN)/python -m benchmarks.scheduler_core

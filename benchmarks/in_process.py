@@ -56,7 +56,7 @@ def run_requests(
     pending: deque[PendingStep] = deque()
     start = time.perf_counter()
     while True:
-        while len(pending) < depth and (launched := _launch(core, executor, timing, before_step)):
+        while len(pending) < depth and (launched := _launch(core, executor, timing, before_step=before_step)):
             pending.append(launched)
         if not pending:
             break
@@ -66,7 +66,7 @@ def run_requests(
 
 
 def _launch(
-    core: Scheduler, executor: StepExecutor, timing: Timing, before_step: Callable[[int], None]
+    core: Scheduler, executor: StepExecutor, timing: Timing, *, before_step: Callable[[int], None]
 ) -> PendingStep | None:
     start_ns = time.perf_counter_ns()
     plan = core.schedule()

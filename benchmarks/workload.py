@@ -17,7 +17,7 @@ def nano() -> Case:
     return prompts, [random.randint(100, 1024) for _ in range(256)]
 
 
-def fixed(num_requests: int, num_in: int, num_out: int, seed: int) -> Case:
+def fixed(num_requests: int, num_in: int, *, num_out: int, seed: int) -> Case:
     """Requests of one shape."""
     random = Random(seed)
     prompts = [[random.randint(0, 10000) for _ in range(num_in)] for _ in range(num_requests)]
@@ -28,10 +28,10 @@ def cases() -> dict[str, Case]:
     """Return all cases by name."""
     return {
         "nano256": nano(),
-        "bs1_128_512": fixed(1, 128, 512, 1),
-        "bs8_128_512": fixed(8, 128, 512, 2),
-        "bs32_128_512": fixed(32, 128, 512, 3),
-        "bs1024_256_256": fixed(1024, 256, 256, 4),
-        "prefill_64x1024": fixed(64, 1024, 1, 5),
-        "prefill_1x4000": fixed(1, 4000, 1, 6),
+        "bs1_128_512": fixed(1, 128, num_out=512, seed=1),
+        "bs8_128_512": fixed(8, 128, num_out=512, seed=2),
+        "bs32_128_512": fixed(32, 128, num_out=512, seed=3),
+        "bs1024_256_256": fixed(1024, 256, num_out=256, seed=4),
+        "prefill_64x1024": fixed(64, 1024, num_out=1, seed=5),
+        "prefill_1x4000": fixed(1, 4000, num_out=1, seed=6),
     }

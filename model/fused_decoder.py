@@ -1,30 +1,24 @@
 """The decoder's forward pass out of fused kernels, over the weights of a loaded CausalLM.
 
 The same mathematics as model/decoder.py, which stays its reference: norms take the residual along,
-q/k norm, RoPE and the KV store are one kernel, and nothing is allocated. Attention is the caller's.
+q/k norm, RoPE and the KV store are one kernel, and nothing is allocated. Attention is a backend's.
 Knows nothing about requests or graphs.
 
-Shapes: T packed tokens, R rows, E hidden, H query heads, D head dim, P positions, F frequencies (D / 2),
+Shapes: T packed tokens, R rows, E hidden, D head dim, P positions, F frequencies (D / 2),
 V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 import torch
 
+from kernels.attention_backend import LaneAttentionBackend
 from kernels.qk_norm_rope import qk_norm_rope_store
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
 from model.residual_stream import Projection, ResidualStream, make_projection, make_workspace
-
-
-class Attend(Protocol):
-    """Attention of one step over a layer's cache, which holds the step's own K and V already."""
-
-    def __call__(self, q_THD: torch.Tensor, cache: KvCache, out_THD: torch.Tensor) -> None:
-        """Write each token's causal attention over its row's context, scaled by D**-0.5."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +31,9 @@ class FusedStep:
     """int32: each token's absolute index in its request."""
     slot_mapping_T: torch.Tensor
     """int64: each token's cell in the KV cache; a negative slot is skipped."""
-    attend: Attend
+    attention: LaneAttentionBackend
+    attention_plan: Any
+    """What the backend made of the step's rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,10 +92,10 @@ class FusedDecoder:
         stream = self._run_layers(step, kv_caches)
         return stream.normed(self._norm_E)
 
-    def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], out_TV: torch.Tensor) -> None:
+    def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, out_TV: torch.Tensor) -> None:
         """Run all layers, and write the logits of every token in the model's dtype."""
         stream = self._run_layers(step, kv_caches)
-        stream.project(self._norm_E, self._head, out_TV, is_small=len(out_TV) <= SMALL_ROWS.head)
+        stream.project(self._norm_E, self._head, out_TO=out_TV, is_small=len(out_TV) <= SMALL_ROWS.head)
 
     def compute_logits(self, hidden_RE: torch.Tensor, out_RV: torch.Tensor) -> None:
         """Write the logits of these rows, in the model's dtype."""
@@ -120,7 +116,9 @@ class FusedDecoder:
     ) -> None:
         """Add the attention's output to the stream."""
         config, work, num_tokens = self.config, stream.work, len(step.input_ids_T)
-        stream.project(layer.attention_norm_E, layer.qkv, work.qkv_TX, is_small=num_tokens <= SMALL_ROWS.qkv)
+        stream.project(
+            layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, is_small=num_tokens <= SMALL_ROWS.qkv
+        )
         qk_norm_rope_store(
             work.qkv_TX,
             step.positions_T,
@@ -135,7 +133,7 @@ class FusedDecoder:
             work.q_THD,
             is_dependent=True,
         )
-        step.attend(work.q_THD, cache, work.attended_THD)
+        step.attention.attend(work.q_THD, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)
         stream.add(layer.output, attended_TX, is_small=num_tokens <= SMALL_ROWS.output)
 

@@ -104,7 +104,7 @@ class ResidualStream:
         return add_rms_norm(x_TE, residual_TE, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
 
     def project(
-        self, norm_E: torch.Tensor, projection: Projection, out_TO: torch.Tensor, *, is_small: bool
+        self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, is_small: bool
     ) -> None:
         """Write the projection of the normalized residual."""
         if not (is_small and projection.can_be_small):

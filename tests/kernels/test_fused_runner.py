@@ -1,6 +1,6 @@
 """The GPU runner's steps in Triton's interpreter, without graphs: the ids and logprobs of the plain runner.
 
-float32 on a CPU, so that both give the same tokens. Steps are made by hand, and few: the interpreter
+float32 on a cpu(), so that both give the same tokens. Steps are made by hand, and few: the interpreter
 takes milliseconds a program.
 """
 
@@ -25,7 +25,6 @@ from worker_svc.runner.model_runner import EagerModelRunner
 from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.token_pool import TokenPool
 
-CPU = torch.device("cpu")
 BLOCK_SIZE, BLOCKS_PER_LANE = 16, 3
 LIMITS = TableLimits(
     block_size=BLOCK_SIZE,
@@ -49,6 +48,10 @@ FULL: dict[str, Any] = {
     "min_tokens": 2,
     "num_logprobs_plus_one": 3,
 }
+
+
+def cpu() -> torch.device:
+    return torch.device("cpu")
 
 
 @dataclass
@@ -96,14 +99,16 @@ def executors(folder: Path) -> list[StepExecutor]:
     model = MODEL_CLASSES[config.architecture](config, dtype=torch.float32)
     load_weights(model, folder)
     caches = [
-        allocate_kv_caches(config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=torch.float32, device=CPU)
+        allocate_kv_caches(
+            config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=torch.float32, device=cpu()
+        )
         for _ in range(2)
     ]
-    parts = make_step_parts(model, LIMITS, kv_caches=caches[0], device=CPU)
+    parts = make_step_parts(model, LIMITS, kv_caches=caches[0], device=cpu())
     fused = FusedModelRunner(parts, batch_sizes=(1, 2, 4), has_graphs=False)
-    pool = TokenPool(LIMITS.max_num_seqs, LIMITS.max_model_len, device=CPU)
+    pool = TokenPool(LIMITS.max_num_seqs, LIMITS.max_model_len, device=cpu())
     backend = make_attention_backend("torch")
-    plain = EagerModelRunner(model, pool, kv_caches=caches[1], backend=backend, device=CPU)
+    plain = EagerModelRunner(model, pool, kv_caches=caches[1], backend=backend, device=cpu())
     return [StepExecutor(LIMITS, fused), StepExecutor(LIMITS, plain)]
 
 
@@ -127,8 +132,8 @@ def run_all_kinds(executor: StepExecutor) -> Epoch:
     # Lane 2's next token is the first of its second block; lane 3's chunk is a row of one token.
     append = {"append_lanes": int32([2]), "append_block_ids": int32([8])}
     epoch.run((2, 1, True), (3, 1, False), (0, 1, True), **append)
-    admissions = (admit(1, fourth, **FULL),)
-    epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=admissions)
+    last = (admit(1, fourth, **FULL),)
+    epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=last)
     for lanes in ((3, 2), (2, 0, 3), (0, 1, 2)):
         epoch.run(*((lane, 1, True) for lane in lanes))
     epoch.run(released_lanes=int32([2, 0]))

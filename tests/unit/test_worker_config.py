@@ -11,7 +11,13 @@ from model.rope_config import RopeConfig
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError, MemoryBudgetError
 from worker_svc.flags import check_environment, field_docstrings
-from worker_svc.runner.memory import choose_max_model_len, choose_num_blocks, kv_bytes_per_block
+from worker_svc.runner.memory import (
+    DeviceMemory,
+    choose_max_model_len,
+    choose_num_blocks,
+    choose_num_blocks_of_device,
+    kv_bytes_per_block,
+)
 from worker_svc.tp.group import TpGroup, make_tp_group
 
 PREFIX = "STEPWIRE_WORKER_"
@@ -168,6 +174,28 @@ def test_a_budget_of_less_than_two_blocks_says_what_to_change() -> None:
     assert str(caught.value) == (
         "--kv-cache-gib is 0.0009765625, but must hold two blocks of 1048576 bytes: "
         "give at least 0.001953, or lower --block-size"
+    )
+
+
+def test_blocks_fill_what_a_device_has_left() -> None:
+    memory = DeviceMemory(total_bytes=1000, used_bytes=300, transient_bytes=100)
+    # 900 may be used, 450 are taken: 45 blocks of 10, one of them for padding.
+    chosen = choose_num_blocks_of_device(
+        memory, gpu_memory_utilization=0.9, reserved_bytes=50, bytes_per_block=10
+    )
+    assert chosen == 44
+
+
+def test_a_full_device_says_what_to_change() -> None:
+    memory = DeviceMemory(total_bytes=2**30, used_bytes=2**29, transient_bytes=2**28)
+    with pytest.raises(MemoryBudgetError) as caught:
+        choose_num_blocks_of_device(
+            memory, gpu_memory_utilization=0.5, reserved_bytes=0, bytes_per_block=2**20
+        )
+    assert str(caught.value) == (
+        "--gpu-memory-utilization 0.5 of 1.00 GiB leaves -0.25 GiB for the KV cache after 0.75 GiB for "
+        "weights and steps, but must leave 0.001953: raise it, or lower --max-num-batched-tokens or "
+        "--max-num-seqs"
     )
 
 

@@ -1,9 +1,10 @@
 """Lays a decode step out for a batch size that was captured: one buffer, all of it written each time.
 
 Padding rows have lane -1 and write nowhere; spare appends go to a cell that nobody reads. Knows
-nothing about graphs or devices. Legend: B rows, padding included; at most B blocks are appended.
+nothing about graphs or devices. Legend: B rows, padding included; at most B blocks are appended; S is
+B up to a multiple of four, so that each part starts at 16 bytes and kernels need no second variant.
 
-    | cells of appended blocks (B int64) | their ids (B) | lanes (B) | positions (B) |    int32 words
+    | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) |    int32 words
 """
 
 from bisect import bisect_left
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.step import Int32Array
 
-NUM_WORDS_PER_ROW = 5
 PADDING_LANE = -1
+_NUM_PARTS = 5
 _FINE_STEP, _COARSE_STEP, _FINE_END = 8, 16, 256
 
 
@@ -44,11 +45,28 @@ class TableShape:
     """Where appends of padding go."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeLayout:
+    """Where the parts of a decode step of ``num_rows`` rows begin, in words."""
+
+    num_rows: int
+
+    @property
+    def stride(self) -> int:
+        """S."""
+        return -(-self.num_rows // 4) * 4
+
+    @property
+    def num_words(self) -> int:
+        """Words of all parts."""
+        return _NUM_PARTS * self.stride
+
+
 def write_decode_step(words: Int32Array, batch: InputBatch, *, num_rows: int, table: TableShape) -> None:
     """Write a decode step into ``words``, as the module's picture shows.
 
     Args:
-        words: 5 * num_rows int32, all of which are overwritten.
+        words: As many int32 as the layout has, all of which are overwritten.
         batch: At most ``num_rows`` rows of one token, and at most as many appended blocks.
         num_rows: B.
         table: Of the block table.
@@ -58,19 +76,19 @@ def write_decode_step(words: Int32Array, batch: InputBatch, *, num_rows: int, ta
     assert num_live <= num_rows, f"{num_live} rows do not fit into {num_rows}"
     assert num_appended <= num_rows, f"{num_appended} appended blocks do not fit into {num_rows}"
     write_padding(words, num_rows=num_rows, table=table)
-    cells = words[: 2 * num_rows].view("<i8")
-    block_ids, lanes, positions = words[2 * num_rows :].reshape(3, num_rows)
+    stride = DecodeLayout(num_rows=num_rows).stride
     if num_appended:
+        cells, block_ids = words[: 2 * stride].view("<i8"), words[2 * stride : 3 * stride]
         cells[:num_appended] = batch.appends.lanes * table.num_columns + batch.appends.columns
         block_ids[:num_appended] = batch.appends.block_ids
-    lanes[:num_live] = batch.lanes
-    positions[:num_live] = batch.positions
+    words[3 * stride : 3 * stride + num_live] = batch.lanes
+    words[4 * stride : 4 * stride + num_live] = batch.positions
 
 
 def write_padding(words: Int32Array, *, num_rows: int, table: TableShape) -> None:
     """Write a decode step that is padding only; see write_decode_step."""
-    words[: 2 * num_rows].view("<i8")[:] = table.spare_cell
-    block_ids, lanes, positions = words[2 * num_rows :].reshape(3, num_rows)
-    block_ids[:] = 0
-    lanes[:] = PADDING_LANE
-    positions[:] = 0
+    stride = DecodeLayout(num_rows=num_rows).stride
+    assert len(words) == _NUM_PARTS * stride, f"{len(words)} words for {num_rows} rows"
+    words[: 2 * stride].view("<i8")[:] = table.spare_cell
+    words[2 * stride :] = 0
+    words[3 * stride : 4 * stride] = PADDING_LANE

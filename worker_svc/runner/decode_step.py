@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.lane_step import LaneStep
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.padding import NUM_WORDS_PER_ROW
-from worker_svc.runner.step_attention import DecodeAttention
+from worker_svc.batch.padding import DecodeLayout
 from worker_svc.runner.step_parts import StepParts
 
 
@@ -37,7 +37,8 @@ class DecodeStep:
     def __init__(self, parts: StepParts) -> None:
         max_rows, device = parts.limits.max_num_seqs, parts.device
         self._parts = parts
-        self._words_W = torch.zeros(NUM_WORDS_PER_ROW * max_rows, dtype=torch.int32, device=device)
+        num_words = DecodeLayout(num_rows=max_rows).num_words
+        self._words_W = torch.zeros(num_words, dtype=torch.int32, device=device)
         self._input_ids_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._slot_mapping_B = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self._seq_lens_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
@@ -65,7 +66,7 @@ class DecodeStep:
             inputs.seq_lens_B,
         )
         logits_RV = parts.logits_RV[:num_rows]
-        parts.decoder.decode(self._model_step(inputs), parts.kv_caches, logits_RV)
+        parts.decoder.decode(self._model_step(inputs), parts.kv_caches, out_TV=logits_RV)
         parts.sampler.sample(
             logits_RV,
             lanes_R=inputs.lanes_B,
@@ -76,26 +77,29 @@ class DecodeStep:
 
     def _model_step(self, inputs: DecodeInputs) -> FusedStep:
         parts = self._parts
-        attend = DecodeAttention(
+        rows = LaneStep(
             block_table_LM=parts.tables.block_table_LM,
             lanes_B=inputs.lanes_B,
             seq_lens_B=inputs.seq_lens_B,
-            scale=parts.decoder.config.head_dim**-0.5,
-            workspace=parts.attention_workspace,
+            num_decode_rows=len(inputs.lanes_B),
         )
         return FusedStep(
             input_ids_T=inputs.input_ids_B,
             positions_T=inputs.positions_B,
             slot_mapping_T=inputs.slot_mapping_B,
-            attend=attend,
+            attention=parts.attention,
+            attention_plan=parts.attention.plan_lanes(rows),
         )
 
     def _make_inputs(self, num_rows: int) -> DecodeInputs:
-        words_W = self._words_W[: NUM_WORDS_PER_ROW * num_rows]
-        block_ids_A, lanes_B, positions_B = words_W[2 * num_rows :].view(3, num_rows)
+        layout = DecodeLayout(num_rows=num_rows)
+        words_W, stride = self._words_W[: layout.num_words], layout.stride
+        block_ids_A, lanes_B, positions_B = (
+            words_W[part * stride : part * stride + num_rows] for part in (2, 3, 4)
+        )
         return DecodeInputs(
             words_W=words_W,
-            append_cells_A=words_W[: 2 * num_rows].view(torch.int64),
+            append_cells_A=words_W[: 2 * stride].view(torch.int64)[:num_rows],
             append_block_ids_A=block_ids_A,
             lanes_B=lanes_B,
             positions_B=positions_B,

@@ -36,7 +36,13 @@ def build_fused_runner(plan: LoadPlan, model: CausalLM) -> tuple[FusedModelRunne
     # Sized for requests as long as the model allows: what the KV cache holds is known only later.
     widest = plan.limits(-(-plan.model.max_position_embeddings // config.block_size))
     sizes = captured_batch_sizes(config.max_num_seqs)
-    parts = make_step_parts(model, widest, kv_caches=_kv_caches(plan, 1), device=plan.device)
+    parts = make_step_parts(
+        model,
+        widest,
+        kv_caches=_kv_caches(plan, 1),
+        attention_backend=plan.attention_backend,
+        device=plan.device,
+    )
     limits = plan.limits(_choose_num_blocks(plan, parts, num_sizes=len(sizes)))
     parts = replace(parts, kv_caches=_kv_caches(plan, limits.num_blocks), limits=limits)
     return FusedModelRunner(parts, batch_sizes=sizes, has_graphs=config.cuda_graphs), limits

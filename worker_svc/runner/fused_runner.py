@@ -9,7 +9,7 @@ import torch
 
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.padding import NUM_WORDS_PER_ROW, choose_batch_size, write_decode_step, write_padding
+from worker_svc.batch.padding import DecodeLayout, choose_batch_size, write_decode_step, write_padding
 from worker_svc.batch.step import Admission, Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
@@ -90,7 +90,7 @@ class FusedModelRunner:
 
     def _stage(self, num_rows: int, batch: InputBatch | None) -> None:
         """Queue the copy of a decode step's inputs; None: padding only."""
-        num_words, table = NUM_WORDS_PER_ROW * num_rows, self._parts.tables.shape
+        num_words, table = DecodeLayout(num_rows=num_rows).num_words, self._parts.tables.shape
         buffer = self._parts.ring.take()
         if batch is None:
             write_padding(buffer.words[:num_words], num_rows=num_rows, table=table)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.attention_backend import make_attention_backend
 from model.config import ModelConfig, read_model_config
 from model.folder import find_model_folder
 from worker_svc.batch.checks import TableLimits
@@ -15,9 +16,6 @@ from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError
 from worker_svc.runner.memory import choose_max_model_len, kv_bytes_per_block
 from worker_svc.tp.group import TpGroup
-
-MIN_FUSED_BLOCK_SIZE = 16
-"""The smallest block that attention kernels on a GPU take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +78,16 @@ def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
 
 
 def _attention_backend(config: WorkerConfig) -> str:
-    """Choose the backend's name; whether it can be made is found when it is."""
+    """Choose the backend's name, and see whether it can be made."""
     name = config.attention_backend
     if name == "auto":
         name = "torch" if config.device == "cpu" else "triton"
     if name != "torch" and config.device == "cpu":
         raise ConfigError(f"--attention-backend is {name!r}, but --device cpu has 'torch' only")
-    if name != "torch" and config.block_size < MIN_FUSED_BLOCK_SIZE:
-        raise ConfigError(
-            f"--block-size is {config.block_size}, but must be at least {MIN_FUSED_BLOCK_SIZE} "
-            f"with --attention-backend {name}"
-        )
+    try:
+        make_attention_backend(name, block_size=config.block_size)
+    except ValueError as error:
+        raise ConfigError(f"--attention-backend: {error}") from error
     return name
 
 

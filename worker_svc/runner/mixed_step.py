@@ -7,11 +7,11 @@ Legend: T packed tokens, B rows, D decode rows, M blocks a table, R sampling row
 import numpy as np
 import torch
 
+from kernels.lane_step import LaneStep, PrefillRows
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.sampling_rows import SamplingRows
-from worker_svc.runner.step_attention import DecodeAttention, MixedAttention, PrefillAttention
 from worker_svc.runner.step_parts import StepParts
 
 Uploaded = dict[str, torch.Tensor]
@@ -69,31 +69,23 @@ class MixedStep:
             input_ids_T=prepared[0],
             positions_T=on_device["positions"],
             slot_mapping_T=prepared[1],
-            attend=self._attention(batch, on_device),
+            attention=self._parts.attention,
+            attention_plan=self._parts.attention.plan_lanes(self._rows(batch, on_device)),
         )
 
-    def _attention(self, batch: InputBatch, on_device: Uploaded) -> MixedAttention:
-        num_decode_rows, tables = batch.num_decode_rows, self._parts.tables
-        lanes_B, seq_lens_B = on_device["lanes"], on_device["seq_lens"]
-        scale = self._parts.decoder.config.head_dim**-0.5
-        decode = prefill = None
-        if num_decode_rows:
-            decode = DecodeAttention(
-                block_table_LM=tables.block_table_LM,
-                lanes_B=lanes_B[:num_decode_rows],
-                seq_lens_B=seq_lens_B[:num_decode_rows],
-                scale=scale,
-                workspace=self._parts.attention_workspace,
-            )
+    def _rows(self, batch: InputBatch, on_device: Uploaded) -> LaneStep:
+        num_decode_rows, prefill = batch.num_decode_rows, None
         if num_decode_rows < batch.num_rows:
-            prefill = PrefillAttention(
-                block_table_BM=tables.block_table_LM.index_select(0, lanes_B[num_decode_rows:]),
-                cu_seqlens_q=on_device["prefill_cu_seqlens"],
-                seq_lens_B=seq_lens_B[num_decode_rows:],
-                max_seqlen_q=int(batch.query_lens.max()),
-                scale=scale,
+            prefill = PrefillRows(
+                cu_seqlens_q=on_device["prefill_cu_seqlens"], max_seqlen_q=int(batch.query_lens.max())
             )
-        return MixedAttention(num_decode_rows=num_decode_rows, decode=decode, prefill=prefill)
+        return LaneStep(
+            block_table_LM=self._parts.tables.block_table_LM,
+            lanes_B=on_device["lanes"],
+            seq_lens_B=on_device["seq_lens"],
+            num_decode_rows=num_decode_rows,
+            prefill=prefill,
+        )
 
 
 def _arrays(batch: InputBatch, rows: SamplingRows) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int32]]]:

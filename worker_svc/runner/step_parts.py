@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from kernels.attention_backend import LaneAttentionBackend, make_lane_backend
 from kernels.decode_config import DecodeWorkspace, make_decode_workspace
 from kernels.paged_decode import decode_config_for
 from model.decoder import CausalLM
 from model.forward_context import KvCache
 from model.fused_decoder import FusedDecoder
 from worker_svc.batch.checks import TableLimits
-from worker_svc.batch.padding import NUM_WORDS_PER_ROW
+from worker_svc.batch.padding import DecodeLayout
 from worker_svc.runner.device_sampler import DeviceSampler
 from worker_svc.runner.device_tables import DeviceTables
 from worker_svc.runner.packed_upload import PackedUpload
@@ -35,7 +36,7 @@ class StepParts:
     upload: PackedUpload
     limits: TableLimits
     device: torch.device
-    attention_workspace: DecodeWorkspace
+    attention: LaneAttentionBackend
     logits_RV: torch.Tensor
     """Of as many rows as a step can sample."""
     token_ids_R: torch.Tensor
@@ -43,7 +44,12 @@ class StepParts:
 
 
 def make_step_parts(
-    model: CausalLM, limits: TableLimits, *, kv_caches: tuple[KvCache, ...], device: torch.device
+    model: CausalLM,
+    limits: TableLimits,
+    *,
+    kv_caches: tuple[KvCache, ...],
+    attention_backend: str = "triton",
+    device: torch.device,
 ) -> StepParts:
     """Allocate all that steps within these limits need, next to a loaded model and its caches."""
     ring = StagingRing(NUM_STAGING_BUFFERS, staging_words(limits), device=device)
@@ -61,7 +67,11 @@ def make_step_parts(
         upload=upload,
         limits=limits,
         device=device,
-        attention_workspace=_attention_workspace(limits, kv_caches[0][0], num_heads=model.config.num_heads),
+        attention=make_lane_backend(
+            attention_backend,
+            block_size=limits.block_size,
+            workspace=_attention_workspace(limits, kv_caches[0][0], num_heads=model.config.num_heads),
+        ),
         logits_RV=model.embedding.weight.new_empty((max_rows, limits.vocab_size)),
         token_ids_R=torch.zeros(max_rows, dtype=torch.int32, device=device),
     )
@@ -71,7 +81,9 @@ def staging_words(limits: TableLimits) -> int:
     """Tell how many words the largest upload takes: of a mixed step, of admissions, of a decode step."""
     alignment = 128
     mixed = 2 * limits.max_num_batched_tokens + 7 * limits.max_num_seqs
-    return max(mixed, 16 * limits.max_num_seqs, NUM_WORDS_PER_ROW * limits.max_num_seqs) + alignment
+    return (
+        max(mixed, 16 * limits.max_num_seqs, DecodeLayout(num_rows=limits.max_num_seqs).num_words) + alignment
+    )
 
 
 def _attention_workspace(limits: TableLimits, cache_NSKD: torch.Tensor, *, num_heads: int) -> DecodeWorkspace:

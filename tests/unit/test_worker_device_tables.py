@@ -1,0 +1,123 @@
+"""Lane tables on the device, on a cpu(): what admissions and appends make of them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.worker_steps import admission, int32, sampling, step
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.lane_parameters import LaneParameters, SamplingFlavour
+from worker_svc.batch.sequence_table import BlockAppends, SequenceTable
+from worker_svc.runner.device_tables import DeviceTables
+from worker_svc.runner.row_writer import RowWriter
+from worker_svc.runner.staging import StagingRing
+from worker_svc.runner.warm_up import warm_up_steps
+
+LIMITS = TableLimits(
+    block_size=4, num_blocks=20, max_num_seqs=3, max_num_batched_tokens=40, max_model_len=12, vocab_size=100
+)
+
+
+def cpu() -> torch.device:
+    return torch.device("cpu")
+
+
+def make_tables() -> DeviceTables:
+    return DeviceTables(LIMITS, RowWriter(StagingRing(2, 4, device=cpu())), device=cpu())
+
+
+def test_an_admission_writes_its_own_lane() -> None:
+    tables = make_tables()
+    tables.admit(
+        (
+            admission(2, token_ids=int32([5, 6, 7, 8, 9]), block_ids=int32([3, 9])),
+            admission(0, token_ids=int32([1]), block_ids=int32([4])),
+        )
+    )
+    assert tables.token_pool_LP[:, :6].tolist() == [[1, 0, 0, 0, 0, 0], [0] * 6, [5, 6, 7, 8, 9, 0]]
+    assert tables.block_table_LM.tolist() == [[4, 0, 0, 0], [0] * 4, [3, 9, 0, 0]]
+
+
+def test_appended_blocks_stand_behind_the_lanes_own() -> None:
+    tables, host = make_tables(), SequenceTable(LIMITS)
+    admissions = (admission(0, 4, (1,)), admission(2, 4, (2,)))
+    rows = host.apply(
+        step(
+            1,
+            admissions=admissions,
+            append_lanes=int32([2, 0, 2]),
+            append_block_ids=int32([7, 8, 9]),
+        )
+    )
+    tables.admit(admissions)
+    tables.append(rows.appends)
+    assert tables.block_table_LM.tolist() == [[1, 8, 0, 0], [0] * 4, [2, 7, 9, 0]]
+    assert tables.block_table_LM.tolist() == host.block_table.tolist()
+
+
+def test_the_spare_cell_is_no_lanes() -> None:
+    tables = make_tables()
+    tables.block_cells_W[tables.shape.spare_cell] = 99
+    assert tables.block_table_LM.tolist() == [[0] * 4] * 3
+    tables.append(BlockAppends(lanes=np.array([2]), columns=np.array([3]), block_ids=np.array([5], np.int32)))
+    assert tables.block_table_LM[2].tolist() == [0, 0, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("changes", "flavour"),
+    [
+        ({}, SamplingFlavour.GREEDY),
+        ({"stop_token_ids": int32([5])}, SamplingFlavour.GREEDY),
+        ({"temperature": 0.5}, SamplingFlavour.SAMPLED),
+        ({"temperature": 0.5, "top_k": 3}, SamplingFlavour.SAMPLED),
+        ({"repetition_penalty": 1.5}, SamplingFlavour.FULL),
+        ({"num_logprobs_plus_one": 1}, SamplingFlavour.FULL),
+        ({"bias_token_ids": int32([5]), "bias_values": np.ones(1, np.float32)}, SamplingFlavour.FULL),
+    ],
+)
+def test_a_lane_takes_as_much_as_it_asks_for(changes: dict[str, Any], flavour: SamplingFlavour) -> None:
+    parameters = LaneParameters(3)
+    parameters.set(1, sampling(**changes), num_prompt=4)
+    lanes, num_known = np.array([0, 1]), np.array([9, 9])
+    assert parameters.flavour_of(lanes, num_known=num_known) == flavour
+    assert parameters.flavour_of(lanes[:1], num_known=num_known[:1]) == SamplingFlavour.GREEDY
+
+
+def test_masks_are_full_until_min_tokens() -> None:
+    parameters = LaneParameters(2)
+    parameters.set(1, sampling(stop_token_ids=int32([5]), min_tokens=2), num_prompt=4)
+    flavours = [
+        parameters.flavour_of(np.array([1]), num_known=np.array([num_known])) for num_known in (4, 5, 6)
+    ]
+    assert flavours == [SamplingFlavour.FULL, SamplingFlavour.FULL, SamplingFlavour.GREEDY]
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "max_num_batched_tokens", "max_model_len"),
+    [(3, 40, 12), (8, 8, 100), (2, 64, 200), (1, 1, 4)],
+)
+def test_the_warm_up_is_as_large_as_the_limits_and_keeps_the_streams_rules(
+    max_num_seqs: int, max_num_batched_tokens: int, max_model_len: int
+) -> None:
+    limits = TableLimits(
+        block_size=4,
+        num_blocks=1,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=max_model_len,
+        vocab_size=100,
+    )
+    table = SequenceTable(limits)
+    rows = [table.apply(a_step) for a_step in warm_up_steps(limits)]
+    longest = max_model_len - 3
+    assert rows[0].num_tokens_total == min(max_num_batched_tokens, max_num_seqs * longest)
+    assert len(rows[-1].lanes) == max_num_seqs == rows[-1].num_tokens_total
+
+
+def test_there_is_no_warm_up_for_requests_of_three_tokens() -> None:
+    limits = TableLimits(
+        block_size=4, num_blocks=1, max_num_seqs=1, max_num_batched_tokens=8, max_model_len=3, vocab_size=9
+    )
+    assert list(warm_up_steps(limits)) == []

@@ -1,0 +1,162 @@
+"""Staged uploads and downloads, with events that tell when they were waited for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from worker_svc.runner.packed_upload import PackedUpload, packed_starts
+from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
+from worker_svc.runner.row_writer import RowWrite, RowWriter
+from worker_svc.runner.staging import StagingRing
+
+
+def cpu() -> torch.device:
+    return torch.device("cpu")
+
+
+class Log:
+    """Makes numbered events and notes what happens to them."""
+
+    def __init__(self) -> None:
+        self.entries: list[str] = []
+        self._num_events = 0
+
+    def new_event(self, device: torch.device) -> "NotedEvent":
+        assert device == cpu()
+        self._num_events += 1
+        return NotedEvent(self._num_events, self.entries)
+
+
+class NotedEvent:
+    def __init__(self, number: int, entries: list[str]) -> None:
+        self._number, self._entries = number, entries
+
+    def record(self) -> None:
+        self._entries.append(f"record {self._number}")
+
+    def synchronize(self) -> None:
+        self._entries.append(f"wait {self._number}")
+
+
+def ring_of(num_buffers: int, num_words: int = 8) -> tuple[StagingRing, Log]:
+    log = Log()
+    return StagingRing(num_buffers, num_words, device=cpu(), new_event=log.new_event), log
+
+
+def test_a_buffer_is_not_given_out_before_its_last_copy_has_run() -> None:
+    ring, log = ring_of(2)
+    taken = []
+    for _ in range(3):
+        buffer = ring.take()
+        taken.append(buffer)
+        ring.guard(buffer)
+    assert taken[0] is taken[2] is not taken[1]
+    # Waiting for an event that was never recorded returns at once.
+    assert log.entries == ["wait 1", "record 1", "wait 2", "record 2", "wait 1", "record 1"]
+
+
+def test_a_buffer_that_is_not_guarded_is_our_own_bug() -> None:
+    ring, _ = ring_of(2)
+    buffer = ring.take()
+    with pytest.raises(AssertionError, match="not guarded yet"):
+        ring.take()
+    ring.guard(buffer)
+    with pytest.raises(AssertionError, match="guard what was taken last"):
+        ring.guard(buffer)
+
+
+def test_words_and_tensor_are_the_same_memory() -> None:
+    ring, _ = ring_of(1, 3)
+    buffer = ring.take()
+    buffer.words[:] = [4, 5, -6]
+    assert buffer.tensor_W.tolist() == [4, 5, -6]
+
+
+def test_arrays_of_any_dtype_go_in_one_copy() -> None:
+    ring, log = ring_of(1, 32)
+    arrays: dict[str, np.ndarray[Any, Any]] = {
+        "ids": np.array([1, 2, 3, 4, 5], np.int32),
+        "seeds": np.array([-1, 2**40], np.int64),
+        "none": np.empty(0, np.int32),
+        "temperatures": np.array([0.5, 1.25], np.float32),
+    }
+    # Each starts at a multiple of four words.
+    assert packed_starts(arrays) == [0, 8, 12, 12, 16]
+    on_device = PackedUpload(ring, cpu()).upload(arrays)
+    assert {name: tensor.tolist() for name, tensor in on_device.items()} == {
+        "ids": [1, 2, 3, 4, 5],
+        "seeds": [-1, 2**40],
+        "none": [],
+        "temperatures": [0.5, 1.25],
+    }
+    assert on_device["seeds"].dtype == torch.int64
+    assert log.entries == ["wait 1", "record 1"]
+
+
+def test_arrays_larger_than_a_buffer_are_our_own_bug() -> None:
+    ring, _ = ring_of(1, 4)
+    with pytest.raises(AssertionError, match="8 words do not fit 4"):
+        PackedUpload(ring, cpu()).upload({"ids": np.zeros(5, np.int32)})
+
+
+def test_rows_are_written_from_as_few_buffers_as_hold_them() -> None:
+    ring, log = ring_of(2, 4)
+    table = torch.zeros(3, 8, dtype=torch.int32)
+    values = torch.zeros(2)
+    RowWriter(ring).write(
+        [
+            RowWrite(row=table[0], values=np.array([1, 2], np.int32)),
+            RowWrite(row=values, values=np.array([0.5, -2.0], np.float32)),
+            RowWrite(row=table[2], values=np.arange(1, 8, dtype=np.int32)),
+        ]
+    )
+    assert table.tolist() == [[1, 2, 0, 0, 0, 0, 0, 0], [0] * 8, [1, 2, 3, 4, 5, 6, 7, 0]]
+    assert values.tolist() == [0.5, -2.0]
+    # Two and two words, then four and three of the long row.
+    assert log.entries == ["wait 1", "record 1", "wait 2", "record 2", "wait 1", "record 1"]
+
+
+def test_writing_nothing_takes_no_buffer() -> None:
+    ring, log = ring_of(1)
+    RowWriter(ring).write([])
+    assert log.entries == []
+
+
+def test_a_result_waits_for_its_own_copy_only() -> None:
+    log = Log()
+    ring = ResultRing(2, 4, device=cpu(), new_event=log.new_event)
+    tokens = torch.tensor([7, 8], dtype=torch.int32)
+    first = ring.download(tokens, None)
+    tokens += 1
+    second = ring.download(tokens[:1], None)
+    assert log.entries == ["record 1", "record 2"]
+    assert first.wait().token_ids.tolist() == [7, 8]
+    assert second.wait().token_ids.tolist() == [8]
+    assert log.entries[2:] == ["wait 1", "wait 2"]
+
+
+def test_tokens_that_were_read_do_not_change_with_a_later_step() -> None:
+    ring = ResultRing(1, 4, device=cpu())
+    tokens = ring.download(torch.tensor([7], dtype=torch.int32), None).wait().token_ids
+    ring.download(torch.tensor([9], dtype=torch.int32), None)
+    assert tokens.tolist() == [7]
+
+
+def test_logprobs_are_each_rows_own_entries() -> None:
+    ids_RK = torch.tensor([[1, 2, 3], [4, 5, 6], [7, 8, 9]], dtype=torch.int32)
+    logprobs = DeviceLogprobs(
+        counts=np.array([2, 0, 1], np.int32), token_ids_RK=ids_RK, values_RK=-ids_RK.float()
+    )
+    step = ResultRing(1, 4, device=cpu()).download(torch.tensor([1, 4, 7], dtype=torch.int32), logprobs)
+    ids_RK.zero_()
+    sampled = step.wait()
+    assert sampled.logprobs is not None
+    assert sampled.logprobs.counts.tolist() == [2, 0, 1]
+    assert sampled.logprobs.token_ids.tolist() == [1, 2, 7]
+    assert sampled.logprobs.values.tolist() == [-1.0, -2.0, -7.0]
+
+
+def test_a_step_that_samples_nothing_gives_no_tokens() -> None:
+    assert EmptyStep().wait().token_ids.tolist() == []
