@@ -80,6 +80,10 @@ class SamplerWorkspace:
     """Memory that launches in stream order share; its content means nothing between them."""
 
     chunk_size: int
+    is_drawn_R: torch.Tensor
+    """int32: 1 where a row's token stands before the last kernel."""
+    is_edited_R: torch.Tensor
+    """int32: 1 where edited_logits_RV has the row."""
     chunk_max_RC: torch.Tensor
     """float32: the largest logit of each chunk."""
     chunk_bound_RC: torch.Tensor
@@ -131,6 +135,8 @@ def allocate_sampler_workspace(
     flavour: SamplerFlavour,
     device: torch.device | str,
     chunk_size: int = CHUNK_SIZE,
+    max_candidates: int = MAX_CANDIDATES,
+    num_editors: int = NUM_EDITORS,
 ) -> SamplerWorkspace:
     """Allocate what steps of up to this many rows and this flavour need.
 
@@ -139,20 +145,22 @@ def allocate_sampler_workspace(
     """
     num_chunks = -(-vocab_size // chunk_size)
 
-    def empty(num_columns: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.empty((max_num_rows, num_columns), dtype=dtype, device=device)
+    def zeros(dtype: torch.dtype, *columns: int) -> torch.Tensor:
+        return torch.zeros((max_num_rows, *columns), dtype=dtype, device=device)
 
     is_full = flavour == SamplerFlavour.FULL
-    num_editors = min(max_num_rows, NUM_EDITORS)
+    num_editors = min(max_num_rows, num_editors)
     counts_GV = torch.zeros((num_editors, vocab_size), dtype=torch.int32, device=device) if is_full else None
     return SamplerWorkspace(
         chunk_size=chunk_size,
-        chunk_max_RC=empty(num_chunks),
-        chunk_bound_RC=empty(num_chunks),
-        chunk_sum_RC=empty(num_chunks),
-        chunk_list_RC=empty(num_chunks, torch.int32),
-        candidate_logits_RN=empty(MAX_CANDIDATES),
-        candidate_ids_RN=empty(MAX_CANDIDATES, torch.int32),
-        edited_logits_RV=empty(vocab_size) if is_full else None,
+        is_drawn_R=zeros(torch.int32),
+        is_edited_R=zeros(torch.int32),
+        chunk_max_RC=zeros(torch.float32, num_chunks),
+        chunk_bound_RC=zeros(torch.float32, num_chunks),
+        chunk_sum_RC=zeros(torch.float32, num_chunks),
+        chunk_list_RC=zeros(torch.int32, num_chunks),
+        candidate_logits_RN=zeros(torch.float32, max_candidates),
+        candidate_ids_RN=zeros(torch.int32, max_candidates),
+        edited_logits_RV=zeros(torch.float32, vocab_size) if is_full else None,
         counts_GV=counts_GV,
     )

@@ -1,0 +1,235 @@
+"""Draws the argmax of logits, or of logits over temperature plus noise, in two kernels.
+
+The first reads all logits once. For each chunk of a row it leaves the maximum, and a bound: no token
+of the chunk reaches more, noise included. The second, one program a row, evaluates exactly only the
+chunks whose bound lets them win: one or two. A bound is cheap, as it needs one logarithm instead of
+two and no index: E = -log1p(-u) is at least u, so -log(u) is at least the noise -log(E).
+
+top_p is checked on the token that was drawn: it is kept if the tokens above it have less than top_p of
+the weight. If not, the draw is repeated above it; what is drawn is what a draw from the kept tokens
+gives. A repetition is as likely as the dropped tokens are. Results depend on a row's own numbers only.
+Knows nothing about top_k: kernels/filter_threshold.py tells it a limit, or has drawn before it.
+
+Shapes: R rows, V vocabulary, C chunks of a row, padded to a power of two.
+Source: Gumbel-max trick; rejection of dropped tokens as in FlashInfer's sampling kernels.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.counter_noise import gumbel_noise, noise_bound, row_key
+from kernels.filter_threshold import find_kth, is_ranked, lowest_of_min_p, sum_chunks
+from kernels.logit_chunks import (
+    IS_INTERPRETED,
+    LOG2_E,
+    LOWEST_LOGIT,
+    MINUS_INFINITY,
+    NO_ID,
+    SMALLEST_TEMPERATURE,
+    clamp_logits,
+    load_logits,
+    measure_kept,
+    write_token,
+)  # fmt: skip
+
+
+@triton.jit
+def summarize_chunks_kernel(
+    logits_ptr, edited_ptr, is_edited_ptr, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr,
+    top_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr, logits_stride, V, num_chunks,
+    CHUNK: tl.constexpr, CHUNKS_PER_PROGRAM: tl.constexpr, IS_SAMPLED: tl.constexpr,
+    HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """One program: CHUNKS_PER_PROGRAM neighbouring chunks of a row."""
+    row = tl.program_id(1)
+    lane = tl.load(lanes_ptr + row)
+    if lane < 0:
+        return
+    raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    edited_row_ptr = edited_ptr + row.to(tl.int64) * V
+    is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
+    first = tl.program_id(0) * CHUNKS_PER_PROGRAM
+    wants_bound = False
+    wants_sum = False
+    scale = 0.0
+    key = tl.zeros((), tl.uint64)
+    if IS_SAMPLED:
+        temperature = tl.load(temperature_ptr + lane)
+        top_k = tl.load(top_k_ptr + lane)
+        is_drawn = temperature > 0
+        wants_bound = is_drawn & ((top_k == 0) | (top_k >= V) | (top_k > num_chunks))
+        wants_sum = is_drawn & ((top_k == 0) | (top_k >= V)) & (tl.load(top_p_ptr + lane) < 1)
+        scale = LOG2_E / tl.maximum(temperature, SMALLEST_TEMPERATURE)
+        key = row_key(tl.load(seed_ptr + lane), tl.load(positions_ptr + row) + 1)
+    for chunk in range(first, tl.minimum(first + CHUNKS_PER_PROGRAM, num_chunks)):
+        ids = chunk * CHUNK + tl.arange(0, CHUNK)
+        logits = _load_chunk(raw_ptr, edited_row_ptr, is_edited, ids, (chunk + 1) * CHUNK <= V, V, HAS_EDITS)
+        place = row * num_chunks + chunk
+        maximum = clamp_logits(tl.max(logits, 0))
+        tl.store(chunk_max_ptr + place, maximum)
+        if IS_SAMPLED:
+            if wants_bound:
+                bounds = logits * scale + noise_bound(key, ids)
+                tl.store(chunk_bound_ptr + place, tl.max(bounds, 0))
+            if wants_sum:
+                weights = tl.where(ids < V, tl.exp2((clamp_logits(logits) - maximum) * scale), 0.0)
+                tl.store(chunk_sum_ptr + place, tl.sum(weights, 0))
+
+
+@triton.jit
+def _load_chunk(raw_ptr, edited_ptr, is_edited, ids, is_whole, V, HAS_EDITS: tl.constexpr):
+    """Return a chunk's logits in float32 without a mask where it is whole, and as they are.
+
+    A mask and clamps would be a quarter of all instructions; a GPU's maximum passes over NaN.
+    """
+    if HAS_EDITS:
+        logits = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
+    elif is_whole:
+        logits = tl.load(raw_ptr + ids).to(tl.float32)
+    else:
+        logits = tl.load(raw_ptr + ids, mask=ids < V, other=MINUS_INFINITY).to(tl.float32)
+    if IS_INTERPRETED:
+        logits = clamp_logits(logits)
+    return logits
+
+
+@triton.jit
+def draw_kernel(
+    logits_ptr, edited_ptr, is_edited_ptr, is_drawn_ptr, lanes_ptr, positions_ptr, temperature_ptr,
+    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr,
+    chunk_list_ptr, token_pool_ptr, out_ptr, logits_stride, token_pool_stride, V, num_chunks,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """One program: a row that nobody has drawn yet."""
+    row = tl.program_id(0)
+    lane = tl.load(lanes_ptr + row)
+    if lane < 0:
+        return
+    is_drawn = tl.load(is_drawn_ptr + row) if IS_SAMPLED else 0
+    if is_drawn != 0:
+        return
+    position = tl.load(positions_ptr + row)
+    raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
+    edited_row_ptr = edited_ptr + row.to(tl.int64) * V
+    is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
+    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
+    chunk_max_C = tl.load(
+        chunk_max_ptr + row * num_chunks + chunks_C, mask=chunks_C < num_chunks, other=MINUS_INFINITY
+    )
+    maximum = tl.max(chunk_max_C, 0)
+    temperature = tl.load(temperature_ptr + lane) if IS_SAMPLED else 0.0
+    if temperature > 0:
+        token = _draw_with_noise(
+            row, lane, position, temperature, maximum, chunk_max_C, raw_ptr, edited_row_ptr, is_edited,
+            top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_bound_ptr, chunk_sum_ptr, chunk_list_ptr, V,
+            num_chunks, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
+        )  # fmt: skip
+    else:
+        first = tl.min(tl.where(chunk_max_C == maximum, chunks_C, NO_ID), 0)
+        ids = first * CHUNK + tl.arange(0, CHUNK)
+        logits = load_logits(raw_ptr, edited_row_ptr, is_edited, ids, ids < V, HAS_EDITS)
+        token = tl.min(tl.where(logits == maximum, ids, NO_ID), 0)
+    write_token(token, row, lane, position, out_ptr, token_pool_ptr, token_pool_stride)
+
+
+@triton.jit
+def _draw_with_noise(
+    row, lane, position, temperature, maximum, chunk_max_C, raw_ptr, edited_ptr, is_edited, top_k_ptr,
+    top_p_ptr, min_p_ptr, seed_ptr, chunk_bound_ptr, chunk_sum_ptr, chunk_list_ptr, V, num_chunks,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """Return the token of a row with a temperature."""
+    temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
+    scale = LOG2_E / temperature
+    list_ptr = chunk_list_ptr + row * num_chunks
+    top_p = tl.load(top_p_ptr + lane)
+    top_k = tl.load(top_k_ptr + lane)
+    key = row_key(tl.load(seed_ptr + lane), position + 1)
+    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
+    is_chunk_C = chunks_C < num_chunks
+    place_C = row * num_chunks + chunks_C
+    bound_C = tl.load(chunk_bound_ptr + place_C, mask=is_chunk_C, other=MINUS_INFINITY)
+    lowest = lowest_of_min_p(tl.load(min_p_ptr + lane), maximum, temperature)
+    total = 1.0
+    if (top_k > 0) & (top_k < V):
+        kth, total = find_kth(
+            top_k, maximum, scale, chunk_max_C, list_ptr, raw_ptr, edited_ptr, is_edited, V, CHUNK,
+            NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
+        )  # fmt: skip
+        lowest = tl.maximum(lowest, kth)
+        if is_ranked(top_k, num_chunks):
+            # Nobody has bounded the chunks of such a row.
+            bound_C = tl.where(is_chunk_C, float("inf"), MINUS_INFINITY)
+    elif top_p < 1:
+        total = sum_chunks(chunk_sum_ptr + place_C, is_chunk_C, chunk_max_C, maximum, scale)
+    return _draw_kept(
+        top_p, total, lowest, maximum, temperature, key, chunk_max_C, bound_C, list_ptr, raw_ptr, edited_ptr,
+        is_edited, V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
+    )  # fmt: skip
+
+
+@triton.jit
+def _draw_kept(
+    top_p, total, lowest, maximum, temperature, key, chunk_max_C, bound_C, list_ptr, raw_ptr, edited_ptr,
+    is_edited, V, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """Return the first token drawn that top_p keeps, each draw above the one before."""
+    token = 0
+    floor = MINUS_INFINITY
+    is_kept = False
+    while not is_kept:
+        bound_above_C = tl.where((chunk_max_C > floor) & (chunk_max_C >= lowest), bound_C, MINUS_INFINITY)
+        token, logit = _draw_between(
+            floor, lowest, maximum, temperature, key, bound_above_C, raw_ptr, edited_ptr, is_edited, V,
+            CHUNK, NUM_CHUNKS_POW2, HAS_EDITS,
+        )  # fmt: skip
+        is_kept = (top_p >= 1) | (logit >= maximum)
+        if not is_kept:
+            _, weight = measure_kept(
+                logit, maximum, LOG2_E / temperature, chunk_max_C, list_ptr, raw_ptr, edited_ptr, is_edited,
+                V, True, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
+            )  # fmt: skip
+            is_kept = weight < top_p * total
+        floor = logit
+    return token
+
+
+@triton.jit
+def _draw_between(
+    floor, lowest, maximum, temperature, key, bound_C, raw_ptr, edited_ptr, is_edited, V,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """Return the token drawn among logits above the floor and not below the lowest, and its logit.
+
+    The chunk with the highest bound comes first, until no bound reaches the best token so far.
+    """
+    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
+    shift = maximum * (LOG2_E / temperature)
+    # Bounds are base 2 and round differently: 2^-21 of their size, 40 being the most that noise adds.
+    slack = (tl.abs(shift) + 40.0) * 2.0**-21 + 1e-3
+    best = MINUS_INFINITY
+    token = 0
+    token_logit = maximum
+    highest = tl.max(bound_C, 0)
+    needed = MINUS_INFINITY
+    while (highest > MINUS_INFINITY) & (highest >= needed):
+        chunk = tl.min(tl.where(bound_C == highest, chunks_C, NO_ID), 0)
+        ids = chunk * CHUNK + tl.arange(0, CHUNK)
+        logits = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
+        is_allowed = (ids < V) & (logits > floor) & (logits >= lowest)
+        values = tl.div_rn(logits - maximum, temperature) + gumbel_noise(key, ids)
+        values = tl.where(is_allowed, values, MINUS_INFINITY)
+        value = tl.max(values, 0)
+        winner = tl.min(tl.where(is_allowed & (values == value), ids, NO_ID), 0)
+        is_better = (winner != NO_ID) & ((value > best) | ((value == best) & (winner < token)))
+        if is_better:
+            best = value
+            token = winner
+            token_logit = tl.max(tl.where(ids == winner, logits, LOWEST_LOGIT), 0)
+        needed = best * LOG2_E + shift - slack
+        bound_C = tl.where(chunks_C == chunk, MINUS_INFINITY, bound_C)
+        highest = tl.max(bound_C, 0)
+    return token, token_logit

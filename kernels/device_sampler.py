@@ -1,0 +1,238 @@
+"""Draws one token a row on the device: the sampler of captured steps.
+
+A step of one flavour is a fixed sequence of kernels, without a look at the data on the host, and it
+draws what kernels.sample.sample_ref draws. Knows nothing about requests or graphs.
+
+Shapes: B rows, V vocabulary, L lanes, P positions, K log-probabilities of a row.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from kernels.argmax_sample import draw_kernel, summarize_chunks_kernel
+from kernels.edit_logits import edit_logits
+from kernels.filter_threshold import rank_candidates_kernel
+from kernels.sampler_tables import LaneSampling, SamplerFlavour, SamplerWorkspace
+from kernels.top_logprobs import top_logprobs
+
+CHUNKS_AT_ONCE = 8
+NUM_ROW_WARPS = 8
+"""Of programs that read a whole row."""
+
+
+def sample_decode(
+    logits_BV: torch.Tensor,
+    lanes_B: torch.Tensor,
+    positions_B: torch.Tensor,
+    tables: LaneSampling,
+    token_pool_LP: torch.Tensor,
+    out_token_ids_B: torch.Tensor,
+    *,
+    flavour: SamplerFlavour,
+    workspace: SamplerWorkspace,
+    out_logprob_ids_BK: torch.Tensor | None = None,
+    out_logprobs_BK: torch.Tensor | None = None,
+) -> None:
+    """Draw a token a row, write it to the row's output and to its lane's tokens.
+
+    Args:
+        logits_BV: bfloat16, float16 or float32, the model's own; left as they are.
+        lanes_B: int32; a row of a negative lane is padding: nothing of it is written.
+        positions_B: int32, of the row's last known token; the token drawn belongs to the next one.
+        tables: by lane.
+        token_pool_LP: int32, each lane's tokens; penalties read them.
+        out_token_ids_B: int32, written.
+        flavour: what rows may ask for; what it lacks is ignored.
+        workspace: for at least B rows, allocated for this flavour or a higher one.
+        out_logprob_ids_BK: int32, K = 21: the drawn token, then the likeliest, as many as the row asks
+            for; the others stay as they are. None, or another flavour than FULL: none are told.
+        out_logprobs_BK: float32, their log-probabilities in the model's own distribution.
+
+    Raises:
+        ValueError: the shapes or dtypes do not fit each other.
+    """
+    _check(logits_BV, lanes_B, positions_B, token_pool_LP, out_token_ids_B, workspace)
+    rows = _Rows(
+        logits_BV=logits_BV,
+        lanes_B=lanes_B,
+        positions_B=positions_B,
+        token_pool_LP=token_pool_LP,
+        out_token_ids_B=out_token_ids_B,
+        flavour=flavour,
+    )
+    if rows.has_edits:
+        edit_logits(logits_BV, lanes_B, positions_B, tables, token_pool_LP, workspace)
+    _summarize(rows, tables, workspace)
+    if rows.is_sampled:
+        _rank(rows, tables, workspace)
+    _draw(rows, tables, workspace)
+    if rows.has_edits and out_logprob_ids_BK is not None and out_logprobs_BK is not None:
+        top_logprobs(
+            logits_BV, lanes_B, out_token_ids_B, tables, workspace, out_logprob_ids_BK, out_logprobs_BK
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """A launch's rows, checked."""
+
+    logits_BV: torch.Tensor
+    lanes_B: torch.Tensor
+    positions_B: torch.Tensor
+    token_pool_LP: torch.Tensor
+    out_token_ids_B: torch.Tensor
+    flavour: SamplerFlavour
+
+    @property
+    def has_edits(self) -> bool:
+        return self.flavour == SamplerFlavour.FULL
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.flavour >= SamplerFlavour.SAMPLED
+
+
+def _edited(rows: _Rows, workspace: SamplerWorkspace) -> torch.Tensor:
+    """Return the edited logits; of a flavour without any the others, which are not read as such."""
+    return rows.logits_BV if workspace.edited_logits_RV is None else workspace.edited_logits_RV
+
+
+def _summarize(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
+    num_rows, vocab_size = rows.logits_BV.shape
+    num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
+    chunks_per_program = _chunks_per_program(num_rows)
+    summarize_chunks_kernel[(triton.cdiv(num_chunks, chunks_per_program), num_rows)](
+        rows.logits_BV,
+        _edited(rows, workspace),
+        workspace.is_edited_R,
+        rows.lanes_B,
+        rows.positions_B,
+        tables.temperature_L,
+        tables.top_k_L,
+        tables.top_p_L,
+        tables.seed_L,
+        workspace.chunk_max_RC,
+        workspace.chunk_bound_RC,
+        workspace.chunk_sum_RC,
+        rows.logits_BV.stride(0),
+        vocab_size,
+        num_chunks,
+        CHUNK=workspace.chunk_size,
+        CHUNKS_PER_PROGRAM=chunks_per_program,
+        IS_SAMPLED=rows.is_sampled,
+        HAS_EDITS=rows.has_edits,
+        num_warps=1,
+    )
+
+
+def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
+    num_rows, vocab_size = rows.logits_BV.shape
+    num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
+    rank_candidates_kernel[(num_rows,)](
+        rows.logits_BV,
+        _edited(rows, workspace),
+        workspace.is_edited_R,
+        workspace.is_drawn_R,
+        rows.lanes_B,
+        rows.positions_B,
+        tables.temperature_L,
+        tables.top_k_L,
+        tables.top_p_L,
+        tables.min_p_L,
+        tables.seed_L,
+        workspace.chunk_max_RC,
+        workspace.chunk_sum_RC,
+        workspace.chunk_list_RC,
+        workspace.candidate_logits_RN,
+        workspace.candidate_ids_RN,
+        rows.token_pool_LP,
+        rows.out_token_ids_B,
+        rows.logits_BV.stride(0),
+        rows.token_pool_LP.stride(0),
+        vocab_size,
+        num_chunks,
+        CHUNK=workspace.chunk_size,
+        NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
+        CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
+        MAX_CANDIDATES=workspace.candidate_ids_RN.shape[1],
+        HAS_EDITS=rows.has_edits,
+        num_warps=NUM_ROW_WARPS,
+    )
+
+
+def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
+    num_rows, vocab_size = rows.logits_BV.shape
+    num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
+    draw_kernel[(num_rows,)](
+        rows.logits_BV,
+        _edited(rows, workspace),
+        workspace.is_edited_R,
+        workspace.is_drawn_R,
+        rows.lanes_B,
+        rows.positions_B,
+        tables.temperature_L,
+        tables.top_k_L,
+        tables.top_p_L,
+        tables.min_p_L,
+        tables.seed_L,
+        workspace.chunk_max_RC,
+        workspace.chunk_bound_RC,
+        workspace.chunk_sum_RC,
+        workspace.chunk_list_RC,
+        rows.token_pool_LP,
+        rows.out_token_ids_B,
+        rows.logits_BV.stride(0),
+        rows.token_pool_LP.stride(0),
+        vocab_size,
+        num_chunks,
+        CHUNK=workspace.chunk_size,
+        NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
+        CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
+        IS_SAMPLED=rows.is_sampled,
+        HAS_EDITS=rows.has_edits,
+        num_warps=NUM_ROW_WARPS if rows.is_sampled else 4,
+    )
+
+
+def _chunks_per_program(num_rows: int) -> int:
+    """Fill the device first, then save launches: results do not depend on it."""
+    return 1 if num_rows <= 8 else 4
+
+
+def _check(
+    logits_BV: torch.Tensor,
+    lanes_B: torch.Tensor,
+    positions_B: torch.Tensor,
+    token_pool_LP: torch.Tensor,
+    out_token_ids_B: torch.Tensor,
+    workspace: SamplerWorkspace,
+) -> None:
+    if logits_BV.ndim != 2 or not logits_BV.is_floating_point() or logits_BV.stride(1) != 1:
+        raise ValueError(
+            f"logits must be floating point rows without gaps, but are {logits_BV.dtype} of "
+            f"{tuple(logits_BV.shape)}, strides {logits_BV.stride()}"
+        )
+    num_rows, vocab_size = logits_BV.shape
+    for name, tensor_B in (
+        ("lanes", lanes_B),
+        ("positions", positions_B),
+        ("out_token_ids", out_token_ids_B),
+    ):
+        if tensor_B.shape != (num_rows,) or tensor_B.dtype != torch.int32 or not tensor_B.is_contiguous():
+            raise ValueError(
+                f"{name} must be int32 of ({num_rows},), contiguous, "
+                f"but is {tensor_B.dtype} of {tuple(tensor_B.shape)}"
+            )
+    if token_pool_LP.ndim != 2 or token_pool_LP.dtype != torch.int32 or token_pool_LP.stride(1) != 1:
+        raise ValueError(
+            f"token_pool must be int32 rows without gaps, "
+            f"but is {token_pool_LP.dtype} of {tuple(token_pool_LP.shape)}"
+        )
+    most_rows, num_chunks = workspace.chunk_max_RC.shape
+    if num_rows > most_rows or num_chunks != triton.cdiv(vocab_size, workspace.chunk_size):
+        raise ValueError(
+            f"a workspace of {most_rows} rows of {num_chunks} chunks does not fit "
+            f"{num_rows} rows of {vocab_size} logits"
+        )
