@@ -21,6 +21,7 @@ __all__ = [
     "MAX_ROWS",
     "MAX_ROWS_WITHOUT_DOT",
     "Tile",
+    "can_fuse",
     "choose_tile",
     "linear_add",
     "norm_gate_up_silu",
@@ -31,6 +32,8 @@ MAX_ROWS_WITHOUT_DOT = 8
 """More rows would not fit the registers of small_batch_kernel."""
 MAX_CHUNK = 1024
 """Inputs that a program of small_batch_dot_kernel multiplies at once."""
+MAX_DOT_BYTES = 200 << 10
+"""Of the rows in a Hopper's shared memory, where small_batch_dot_kernel multiplies them."""
 MIN_DOT = 16
 """Rows and inputs of the smallest product that tensor cores do."""
 
@@ -122,14 +125,30 @@ def norm_gate_up_silu(
     )
 
 
+def can_fuse(num_rows: int, num_inputs: int, *, itemsize_bytes: int) -> bool:
+    """Whether this module takes so many rows of so many inputs with the tile that it chooses."""
+    tile = choose_tile(1, num_inputs, num_rows=num_rows)
+    is_small = num_rows <= MAX_ROWS and num_inputs <= MAX_INPUTS
+    return is_small and (not tile.is_dot or _dot_bytes(num_rows, num_inputs, itemsize_bytes) <= MAX_DOT_BYTES)
+
+
+def _dot_bytes(num_rows: int, num_inputs: int, itemsize_bytes: int) -> int:
+    chunk = min(triton.next_power_of_2(num_inputs), MAX_CHUNK)
+    block_r = max(MIN_DOT, triton.next_power_of_2(num_rows))
+    num_chunks: int = triton.cdiv(num_inputs, chunk)
+    return int(block_r * num_chunks * chunk * itemsize_bytes)
+
+
 def choose_tile(num_outputs: int, num_inputs: int, *, num_rows: int) -> Tile:
     """Return small programs, so that all of the card reads at once."""
     is_large = num_outputs >= 32768
     if num_rows > 4:
         return Tile(num_outputs=32 if is_large else 8, num_warps=8, is_dot=True)
-    if is_large:
+    block_i = triton.next_power_of_2(num_inputs)
+    if is_large and block_i <= MAX_CHUNK:
         return Tile(num_outputs=16, num_warps=8, is_dot=False)
-    num_warps = min(max(triton.next_power_of_2(num_inputs) // 256, 1), 4)
+    # 32 to 64 weights a thread.
+    num_warps = min(max(block_i // (256 if block_i <= MAX_CHUNK else 512), 1), 8)
     return Tile(num_outputs=4, num_warps=num_warps, is_dot=False)
 
 
@@ -158,21 +177,26 @@ def _launch(
         IS_GATED=is_gated,
         IS_ADDED=is_added,
         num_warps=tile.num_warps,
-        **_blocks(tile, num_rows, num_inputs),
+        **_blocks(tile, x_RI),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out_RO
 
 
-def _blocks(tile: Tile, num_rows: int, num_inputs: int) -> dict[str, int]:
+def _blocks(tile: Tile, x_RI: torch.Tensor) -> dict[str, int]:
     """Return the sizes that only one of the kernels knows."""
+    num_rows, num_inputs = x_RI.shape
     block_i = triton.next_power_of_2(num_inputs)
-    if tile.is_dot:
-        return {
-            "BLOCK_R": max(MIN_DOT, triton.next_power_of_2(num_rows)),
-            "SLICES": tile.num_warps,
-            "SLICE": max(MIN_DOT, min(block_i, MAX_CHUNK) // tile.num_warps),
-        }
-    if num_rows > MAX_ROWS_WITHOUT_DOT:
-        raise ValueError(f"{num_rows} rows need a tile with is_dot; without at most {MAX_ROWS_WITHOUT_DOT}")
-    return {"BLOCK_I": block_i}
+    if not tile.is_dot:
+        if num_rows > MAX_ROWS_WITHOUT_DOT:
+            raise ValueError(
+                f"{num_rows} rows need a tile with is_dot; without at most {MAX_ROWS_WITHOUT_DOT}"
+            )
+        return {"BLOCK_I": block_i}
+    if _dot_bytes(num_rows, num_inputs, x_RI.itemsize) > MAX_DOT_BYTES:
+        raise ValueError(f"{num_rows} rows of {num_inputs} {x_RI.dtype} take more than {MAX_DOT_BYTES} bytes")
+    return {
+        "BLOCK_R": max(MIN_DOT, triton.next_power_of_2(num_rows)),
+        "SLICES": tile.num_warps,
+        "SLICE": max(MIN_DOT, min(block_i, MAX_CHUNK) // tile.num_warps),
+    }

@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import linear, rms_norm, silu
 
 MAX_ROWS = 32
-MAX_INPUTS = 16384
+MAX_INPUTS = 4096
 """A program holds whole rows of inputs in registers."""
 
 

@@ -5,7 +5,15 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.small_batch import MAX_ROWS, Tile, choose_tile, linear_add, norm_gate_up_silu, norm_linear
+from kernels.small_batch import (
+    MAX_ROWS,
+    Tile,
+    can_fuse,
+    choose_tile,
+    linear_add,
+    norm_gate_up_silu,
+    norm_linear,
+)
 from kernels.small_batch_ref import linear_add_ref, norm_gate_up_silu_ref, norm_linear_ref
 
 EPS = 1e-6
@@ -116,9 +124,18 @@ def test_a_chain_started_early_gives_the_same(place: Any) -> None:
 
 def test_large_weights_get_large_programs() -> None:
     assert choose_tile(4096, 1024, num_rows=1) == Tile(num_outputs=4, num_warps=4, is_dot=False)
+    assert choose_tile(1024, 3072, num_rows=1) == Tile(num_outputs=4, num_warps=8, is_dot=False)
     assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
     assert choose_tile(151936, 1024, num_rows=1) == Tile(num_outputs=16, num_warps=8, is_dot=False)
     assert choose_tile(151936, 1024, num_rows=32) == Tile(num_outputs=32, num_warps=8, is_dot=True)
+
+
+def test_what_does_not_fit_a_program_is_refused() -> None:
+    sizes = [(1, 4096), (1, 4097), (8, 4096), (16, 4096), (32, 3072), (32, 4096), (33, 64)]
+    fitting = [size for size in sizes if can_fuse(*size, itemsize_bytes=2)]
+    assert fitting == [(1, 4096), (8, 4096), (16, 4096), (32, 3072)]
+    with pytest.raises(ValueError, match=r"32 rows of 4096 torch\.float16 take more than 204800 bytes"):
+        norm_linear(torch.zeros(32, 4096).half(), None, torch.zeros(8, 4096).half(), EPS)
 
 
 def test_more_than_8_rows_need_a_dot() -> None:
@@ -132,6 +149,7 @@ def test_more_than_8_rows_need_a_dot() -> None:
     [
         ("rows", "x must have 1 to 32 rows"),
         ("no rows", "x must have 1 to 32 rows"),
+        ("inputs", "rows of at most 4096"),
         ("weight", r"weight must be contiguous, of \(8, 64\)"),
         ("norm", r"norm_weight must be contiguous, of \(64,\)"),
         ("dtype", "weight of torch.float16 does not fit x of torch.float32"),
@@ -144,6 +162,8 @@ def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> Non
         x = torch.zeros(MAX_ROWS + 1, 64)
     elif change == "no rows":
         x = x[:0]
+    elif change == "inputs":
+        x = torch.zeros(1, 4097)
     elif change == "weight":
         weight = weight[:, 1:]
     elif change == "norm":
