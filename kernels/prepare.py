@@ -44,10 +44,8 @@ def prepare_decode_kernel(
     input_id = tl.load(token_pool_ptr + lane * token_pool_stride + position, mask=is_live, other=0)
     column = position // BLOCK_SIZE
     # int64 before the product: block_id * block_size passes 2**31 in a large pool.
-    block_id = tl.load(block_table_ptr + lane * block_table_stride + column, mask=is_live, other=0).to(
-        tl.int64
-    )
-    slot = block_id * BLOCK_SIZE + position % BLOCK_SIZE
+    block_id = tl.load(block_table_ptr + lane * block_table_stride + column, mask=is_live, other=0)
+    slot = block_id.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
     tl.store(input_ids_ptr + row, input_id, mask=is_row)
     tl.store(slot_mapping_ptr + row, tl.where(is_live, slot, -1), mask=is_row)
     tl.store(seq_lens_ptr + row, tl.where(is_live, position + 1, 0), mask=is_row)
