@@ -89,8 +89,8 @@ def admit(lane: int, token_ids: list[int], *, num_blocks: int = BLOCKS_PER_LANE,
     )
 
 
-def executors(folder: Path) -> list[StepExecutor]:
-    """Return the fused runner's executor and the plain one's, over one model."""
+def executors(folder: Path) -> tuple[StepExecutor, StepExecutor, torch.Tensor]:
+    """Return the fused runner's executor and the plain one's, over one model, and the block table."""
     from worker_svc.runner.fused_runner import FusedModelRunner  # noqa: PLC0415
     from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
 
@@ -109,7 +109,7 @@ def executors(folder: Path) -> list[StepExecutor]:
     pool = TokenPool(LIMITS.max_num_seqs, LIMITS.max_model_len, device=cpu())
     backend = make_attention_backend("torch")
     plain = EagerModelRunner(model, pool, kv_caches=caches[1], backend=backend, device=cpu())
-    return [StepExecutor(LIMITS, fused), StepExecutor(LIMITS, plain)]
+    return StepExecutor(LIMITS, fused), StepExecutor(LIMITS, plain), parts.tables.block_table_LM
 
 
 def set_small_rows(monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
@@ -127,13 +127,15 @@ def run_all_kinds(executor: StepExecutor) -> Epoch:
     epoch = Epoch(executor)
     first, second, third, fourth = PROMPTS
     epoch.run((2, 15, True), admissions=(admit(2, first, num_blocks=1),))
-    admissions = (admit(0, second, **SEEDED, seed=2**64 - 3), admit(3, third))
+    admissions = (admit(0, second, num_blocks=2, **SEEDED, seed=2**64 - 3), admit(3, third, num_blocks=1))
     epoch.run((2, 1, True), (0, 1, True), (3, 7, False), admissions=admissions)
-    # Lane 2's next token is the first of its second block; lane 3's chunk is a row of one token.
-    append = {"append_lanes": int32([2]), "append_block_ids": int32([8])}
-    epoch.run((2, 1, True), (3, 1, False), (0, 1, True), **append)
+    # Lane 2's next token is the first of its second block; lane 0 gets one that it never needs.
+    epoch.run((2, 1, True), (0, 1, True), append_lanes=int32([2, 0]), append_block_ids=int32([8, 1]))
+    # Lane 3's chunk is a row of one token that samples nothing; its last one needs a second block.
+    epoch.run((2, 1, True), (3, 1, False))
+    append = {"append_lanes": int32([3]), "append_block_ids": int32([11])}
     last = (admit(1, fourth, **FULL),)
-    epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=last)
+    epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=last, **append)
     for lanes in ((3, 2), (2, 0, 3), (0, 1, 2)):
         epoch.run(*((lane, 1, True) for lane in lanes))
     epoch.run(released_lanes=int32([2, 0]))
@@ -155,7 +157,9 @@ def test_steps_of_all_kinds_are_those_of_the_plain_runner(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_small_rows(monkeypatch, 0)
-    fused, plain = [run_all_kinds(executor) for executor in executors(checkpoint_folder("qwen3_gqa3"))]
+    *both, block_table_LM = executors(checkpoint_folder("qwen3_gqa3"))
+    fused, plain = [run_all_kinds(executor) for executor in both]
+    assert block_table_LM.tolist() == [[3, 2, 1, 0], [6, 5, 4, 0], [9, 8, 7, 0], [12, 11, 0, 0]]
     assert fused.outputs == plain.outputs
     assert len({token for tokens in plain.outputs.values() for token in tokens}) > 8
     for ours, theirs in zip(fused.samples, plain.samples, strict=True):
@@ -171,5 +175,6 @@ def test_a_llama_model_has_no_norms_on_queries_and_keys(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, num_small_rows: int
 ) -> None:
     set_small_rows(monkeypatch, num_small_rows)
-    fused, plain = [run_short(executor) for executor in executors(checkpoint_folder("llama3_rope_v5_bias"))]
+    *both, _ = executors(checkpoint_folder("llama3_rope_v5_bias"))
+    fused, plain = [run_short(executor) for executor in both]
     assert fused.outputs == plain.outputs

@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from kernels import sampler_tables
 from tests.worker_steps import admission, int32, sampling, step
+from worker_svc.batch import checks
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import LaneParameters, SamplingFlavour
 from worker_svc.batch.sequence_table import BlockAppends, SequenceTable
+from worker_svc.errors import ProtocolError
 from worker_svc.runner.device_tables import DeviceTables
 from worker_svc.runner.row_writer import RowWriter
 from worker_svc.runner.staging import StagingRing
@@ -83,6 +86,21 @@ def test_a_lane_takes_as_much_as_it_asks_for(changes: dict[str, Any], flavour: S
     lanes, num_known = np.array([0, 1]), np.array([9, 9])
     assert parameters.flavour_of(lanes, num_known=num_known) == flavour
     assert parameters.flavour_of(lanes[:1], num_known=num_known[:1]) == SamplingFlavour.GREEDY
+
+
+def test_the_streams_limits_are_those_of_the_samplers_tables() -> None:
+    assert (checks.MAX_BIASES, checks.MAX_STOP_IDS, checks.MAX_LOGPROBS_PLUS_ONE) == (
+        sampler_tables.MAX_BIASES,
+        sampler_tables.MAX_STOP_IDS,
+        sampler_tables.MAX_LOGPROBS + 1,
+    )
+
+
+def test_more_than_the_samplers_tables_hold_is_refused() -> None:
+    table = SequenceTable(LIMITS)
+    admitted = admission(1, sampling=sampling(num_logprobs_plus_one=22))
+    with pytest.raises(ProtocolError, match="num_logprobs_plus_one of lane 1 is 22, but must be at most 21"):
+        table.apply(step(1, admissions=(admitted,)))
 
 
 def test_masks_are_full_until_min_tokens() -> None:

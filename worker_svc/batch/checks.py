@@ -10,6 +10,11 @@ import numpy as np
 from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array
 from worker_svc.errors import ProtocolError
 
+MAX_BIASES = 1024
+MAX_STOP_IDS = 128
+MAX_LOGPROBS_PLUS_ONE = 21
+"""What the tables of a GPU's sampler hold; more than any front end lets through."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableLimits:
@@ -41,10 +46,16 @@ def check_range(field: str, values: Int32Array, *, low: int, high: int) -> None:
 
 def check_distinct(field: str, lanes: Int32Array) -> None:
     """Raise if a lane stands in ``lanes`` more than once."""
-    ordered = np.sort(lanes)
-    is_repeated = ordered[1:] == ordered[:-1]
-    if is_repeated.any():
+    if has_equals(lanes):
+        ordered = np.sort(lanes)
+        is_repeated = ordered[1:] == ordered[:-1]
         raise ProtocolError.of(field, int(ordered[1:][is_repeated][0]), "name each lane once")
+
+
+def has_equals(values: Int32Array | Int64Array) -> bool:
+    """Tell whether a value stands in ``values`` more than once."""
+    ordered = np.sort(values)
+    return bool((ordered[1:] == ordered[:-1]).any())
 
 
 def check_equal_length(field: str, values: Int32Array | BoolArray, *, of: str, num_expected: int) -> None:
@@ -96,6 +107,13 @@ def _check_sampling(admission: Admission, limits: TableLimits) -> None:
     check_range(f"token_ids {of_lane}", admission.token_ids, low=0, high=last_id)
     check_range(f"bias_token_ids {of_lane}", sampling.bias_token_ids, low=0, high=last_id)
     check_range(f"stop_token_ids {of_lane}", sampling.stop_token_ids, low=0, high=last_id)
+    for field, count, most in (
+        ("number of bias_token_ids", len(sampling.bias_token_ids), MAX_BIASES),
+        ("number of stop_token_ids", len(sampling.stop_token_ids), MAX_STOP_IDS),
+        ("num_logprobs_plus_one", sampling.num_logprobs_plus_one, MAX_LOGPROBS_PLUS_ONE),
+    ):
+        if count > most:
+            raise ProtocolError.of(f"{field} {of_lane}", count, f"be at most {most}")
     num_values, num_ids = len(sampling.bias_values), len(sampling.bias_token_ids)
     if num_values != num_ids:
         raise ProtocolError.of(

@@ -21,6 +21,7 @@ from worker_svc.batch.checks import (
     check_equal_length,
     check_range,
     check_rows,
+    has_equals,
 )
 from worker_svc.batch.lane_parameters import LaneParameters
 from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array, Step
@@ -141,15 +142,20 @@ class SequenceTable:
     def _append_blocks(self, lanes: Int32Array, block_ids: Int32Array) -> BlockAppends:
         check_equal_length("append_block_ids", block_ids, of="append_lanes", num_expected=len(lanes))
         self._check_held("append_lanes", lanes)
-        check_range("append_block_ids", block_ids, low=1, high=self.limits.num_blocks)
+        if np.maximum.reduce(block_ids.view(np.uint32) - 1) >= self.limits.num_blocks:
+            check_range("append_block_ids", block_ids, low=1, high=self.limits.num_blocks)
         rows = lanes.astype(np.int64)
-        columns = self.num_blocks[rows] + _num_earlier_equals(rows)
-        most = np.full(len(rows), self.limits.max_blocks_per_seq, np.int64)
-        field, rule = "number of blocks", "be at most {limit}"
-        check_rows(columns < most, rows, field=field, values=columns + 1, limits=most, rule=rule)
+        columns = self.num_blocks[rows]
+        if has_equals(rows):
+            columns += _num_earlier_equals(rows)
+        if np.maximum.reduce(columns) >= self.limits.max_blocks_per_seq:
+            most = np.full(len(rows), self.limits.max_blocks_per_seq, np.int64)
+            field, rule = "number of blocks", "be at most {limit}"
+            check_rows(columns < most, rows, field=field, values=columns + 1, limits=most, rule=rule)
         self.block_table[rows, columns] = block_ids
-        np.add.at(self.num_blocks, rows, 1)
-        self.num_slots[rows] = self.num_blocks[rows] * self.limits.block_size
+        # Of a lane that stands here twice, the last one counts: the larger number.
+        self.num_blocks[rows] = columns + 1
+        self.num_slots[rows] = (columns + 1) * self.limits.block_size
         return BlockAppends(lanes=rows, columns=columns, block_ids=block_ids)
 
     def _check_row_shapes(self, step: Step) -> int:
