@@ -20,6 +20,7 @@ from scheduler_svc.engine.mailboxes import Inbox, Outbox
 from scheduler_svc.engine.owners import Owners
 from scheduler_svc.engine.values import (
     ArrivedRequest,
+    AskedEnd,
     EngineState,
     Event,
     FrontendBatch,
@@ -103,14 +104,22 @@ class Engine:
         self._owners.flush(tokens_by_owner(outputs))
 
     def _take_batch(self, batch: FrontendBatch) -> None:
+        # Ends of earlier requests first: their ids may be used again in the same message.
+        ends_of_new = [end for end in batch.ends if not self._end(batch.owner, end)]
         for arrived in batch.requests:
             self._add(arrived, batch.arrival_ns)
-        for end in batch.ends:
-            live = self._live.find(batch.owner, end.handle)
-            if live is not None:
-                self._finish(live.request_id, end.reason, end.num_output_tokens)
+        for end in ends_of_new:
+            self._end(batch.owner, end)
         for request_id in batch.aborted_request_ids:
             self._finish(request_id, FinishReason.ABORT)
+
+    def _end(self, owner: int, end: AskedEnd) -> bool:
+        """End a front end's request; tell whether it lived."""
+        live = self._live.find(owner, end.handle)
+        if live is None:
+            return False
+        self._finish(live.request_id, end.reason, end.num_output_tokens)
+        return True
 
     def _add(self, arrived: ArrivedRequest, arrival_ns: int) -> None:
         request = arrived.request

@@ -133,6 +133,34 @@ async def test_a_front_end_that_goes_frees_all_its_requests(
         assert stays.ended[2].reason == pb.REQUEST_END_LENGTH
 
 
+async def test_an_id_is_free_again_in_the_message_that_ends_its_request(
+    worker: StandInWorker, engine: RunningEngine
+) -> None:
+    async with attached(engine) as probe:
+        await probe.wait_ready()
+        worker.may_run.clear()
+        await probe.submit(new_request(1, 3, request_id="same"))
+        await wait_until(lambda: num_running(engine) == 1)
+        # The client cancelled, and asked again with its id before the front end's next message.
+        await probe.call.write(
+            pb.AttachRequest(
+                new_requests=[
+                    new_request(2, 3, seed=2, max_tokens=5, request_id="same"),
+                    new_request(3, 3, request_id="ended at once"),
+                ],
+                end_requests=[
+                    pb.EndRequest(handle=handle, reason=pb.END_REASON_DISCONNECT) for handle in (1, 3)
+                ],
+            )
+        )
+        await wait_until(lambda: num_finished(engine) == 2)
+        worker.may_run.set()
+        await probe.wait_ended(2)
+        assert probe.ended[2].reason == pb.REQUEST_END_LENGTH
+        assert probe.tokens[2] == expected_tokens(2, 3, 5)
+        await engine.wait_idle()
+
+
 async def test_a_deadline_ends_a_running_request(worker: StandInWorker, engine: RunningEngine) -> None:
     async with attached(engine) as probe:
         await probe.wait_ready()
