@@ -41,6 +41,9 @@ from scheduler_svc.errors import ModelMismatchError
 
 _log = logging.getLogger(__name__)
 
+_Outgoing = asyncio.Queue[pb.RunStepsRequest | None]
+"""What is to be sent in one epoch; None ends it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOptions:
@@ -90,7 +93,7 @@ class WorkerLink:
         self._start_epoch()
 
     def _start_epoch(self) -> None:
-        self._outgoing: asyncio.Queue[pb.RunStepsRequest] = asyncio.Queue()
+        self._outgoing: _Outgoing = asyncio.Queue()
         self._steps = StepsInFlight(self._expected.vocab_size)
         self._last_heard_seconds = time.monotonic()
 
@@ -166,15 +169,13 @@ class WorkerLink:
             ("grpc.use_local_subchannel_pool", 1),
         )
         async with grpc.aio.insecure_channel(self.address, options=channel_options) as channel:
-            call = WorkerServiceStub(channel).RunSteps(self._messages())
+            call = WorkerServiceStub(channel).RunSteps(_messages(self._outgoing))
             try:
                 await run_until_first(self._read(call), self._watch())
             finally:
                 call.cancel()
-
-    async def _messages(self) -> AsyncIterator[pb.RunStepsRequest]:
-        while True:
-            yield await self._outgoing.get()
+                # Where the worker ended the stream, gRPC would read the iterator for ever.
+                self._outgoing.put_nowait(None)
 
     async def _read(self, call: "grpc.aio.StreamStreamCall[pb.RunStepsRequest, pb.RunStepsResponse]") -> None:
         try:
@@ -248,3 +249,8 @@ class WorkerLink:
             self._steps.check_age(now_seconds, limit_seconds=self._options.step_timeout_seconds)
             sequence += 1
             self._outgoing.put_nowait(pb.RunStepsRequest(heartbeat=pb.Heartbeat(sequence=sequence)))
+
+
+async def _messages(outgoing: _Outgoing) -> AsyncIterator[pb.RunStepsRequest]:
+    while (message := await outgoing.get()) is not None:
+        yield message

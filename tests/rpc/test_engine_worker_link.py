@@ -97,6 +97,16 @@ async def test_requests_survive_a_broken_stream_and_get_each_token_once(
         assert worker.num_lanes_held == 0
 
 
+async def test_a_broken_stream_leaves_no_task_behind(worker: StandInWorker) -> None:
+    async with running_engine(worker.address) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        before = asyncio.all_tasks()
+        for num_hellos in (2, 3, 4):
+            worker.break_stream()
+            await wait_until(lambda: len(worker.hellos) == num_hellos and probe.infos[-1].is_ready)  # noqa: B023
+        await wait_until(lambda: len(asyncio.all_tasks()) <= len(before))
+
+
 async def test_while_the_worker_is_gone_requests_wait_and_can_end(worker: StandInWorker) -> None:
     worker.step_seconds = 0.001
     async with running_engine(worker.address) as engine, attached(engine) as probe:
