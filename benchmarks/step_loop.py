@@ -56,7 +56,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--block-size", type=int, default=16)
     parser.add_argument("--num-blocks", type=int, default=0)
     parser.add_argument("--max-num-batched-tokens", type=int, default=16384)
-    parser.add_argument("--depth", type=int, default=2, help="steps in flight")
+    parser.add_argument("--depth", type=int, default=2, choices=range(1, 5), help="steps in flight")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--temperature", type=float, default=TEMPERATURE)
     parser.add_argument("--profile", type=int, default=0, metavar="STEPS",
