@@ -34,12 +34,20 @@ class ManyGenerations:
         self._write_to_stream = write
         self._seconds_left = seconds_left
         self._write_lock = asyncio.Lock()
-        self._running: set[str] = set()
+        self._running: dict[str, pb.GenerateRequest] = {}
+        """By id; of two requests with one id, the one that has not told its end yet."""
 
-    async def run(self, messages: AsyncIterator[pb.GenerateManyRequest]) -> None:
-        """Take requests until the client closes its side, then let the running ones end."""
+    async def run(self, messages: AsyncIterator[pb.GenerateManyRequest | InvalidRequestError]) -> None:
+        """Take requests until the client closes its side, then let the running ones end.
+
+        Args:
+            messages: What the client sent; in the place of a message that cannot be read, the error.
+        """
         async with asyncio.TaskGroup() as group:
             async for message in messages:
+                if isinstance(message, InvalidRequestError):
+                    await self._write_error("", message)
+                    continue
                 try:
                     self._take(message, group)
                 except StepwireError as error:
@@ -48,41 +56,48 @@ class ManyGenerations:
     def _take(self, message: pb.GenerateManyRequest, group: asyncio.TaskGroup) -> None:
         match message.WhichOneof("action"):
             case "generate":
-                self._register(message.generate.request_id)
-                group.create_task(self._run_one(message.generate))
+                request = message.generate
+                self._register(request)
+                group.create_task(self._run_one(request))
             case "abort_request_id":
                 if message.abort_request_id in self._running:
                     self._generator.abort(message.abort_request_id)
             case _:
                 raise InvalidRequestError.of("action", None, "be one of generate and abort_request_id")
 
-    def _register(self, request_id: str) -> None:
+    def _register(self, message: pb.GenerateRequest) -> None:
+        request_id = message.request_id
         if not request_id:
             raise InvalidRequestError.of("request_id", "", "be set on a GenerateMany stream")
         if request_id in self._running:
             raise DuplicateRequestError.of("request_id", request_id, "not be in use on the same stream")
-        self._running.add(request_id)
+        self._running[request_id] = message
+
+    def _forget(self, message: pb.GenerateRequest) -> None:
+        """Free the id: before its end is told, because the client may use it again once it reads that."""
+        if self._running.get(message.request_id) is message:
+            del self._running[message.request_id]
 
     async def _run_one(self, message: pb.GenerateRequest) -> None:
         """Run one request; whatever goes wrong with it is told in-band."""
-        request_id = message.request_id
         try:
             await self._generator.run(
-                convert.read_request(message), write=self._write, seconds_left=self._seconds_left
+                convert.read_request(message),
+                write=lambda _, output: self._write(message, output),
+                seconds_left=self._seconds_left,
             )
         except Exception as error:
             if not is_expected(error):
-                _log.exception("request %s failed", request_id)
-            await self._write_error(request_id, error)
-        finally:
-            self._running.discard(request_id)
+                _log.exception("request %s failed", message.request_id)
+            self._forget(message)
+            await self._write_error(message.request_id, error)
 
-    async def _write(self, request_id: str, output: Delta | Final) -> None:
-        response = pb.GenerateManyResponse(request_id=request_id)
+    async def _write(self, message: pb.GenerateRequest, output: Delta | Final) -> None:
+        response = pb.GenerateManyResponse(request_id=message.request_id)
         if isinstance(output, Delta):
             response.delta.CopyFrom(convert.write_delta(output))
         else:
-            self._running.discard(request_id)  # the client may use the id again once it reads this
+            self._forget(message)
             response.final.CopyFrom(convert.write_final(output))
         await self._send(response)
 

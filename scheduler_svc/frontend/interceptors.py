@@ -13,7 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 import grpc
+from google.protobuf.message import DecodeError
 
+from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import is_expected, status_of
 
 _OUR_SERVICES = "/stepwire."
@@ -53,11 +56,27 @@ def _wrap_handler(
         (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
     )
     behaviour, make = next(kind for kind in kinds if kind[0] is not None)
+    assert handler.request_deserializer is not None, "our methods take messages"
     return make(
         _wrap_behaviour(behaviour, method=method, call_id=call_id),
-        request_deserializer=handler.request_deserializer,
+        request_deserializer=_refusing(handler.request_deserializer),
         response_serializer=handler.response_serializer,
     )
+
+
+def _refusing(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a deserializer that gives the error in the place of a message that cannot be read.
+
+    An exception of its own would be UNKNOWN, and would end a stream of many requests.
+    """
+
+    def read(data: bytes) -> Any:
+        try:
+            return deserialize(data)
+        except DecodeError as error:
+            return InvalidRequestError(f"the message cannot be read: {error}")
+
+    return read
 
 
 def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behaviour:
@@ -72,6 +91,8 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behav
 
         context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
         try:
+            if isinstance(request, InvalidRequestError):
+                raise request
             response = await behaviour(request, context)
         except asyncio.CancelledError:
             log(grpc.StatusCode.CANCELLED)
@@ -81,7 +102,8 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behav
             if not is_expected(error):
                 _log.exception("%s of %s failed", method, call_id)
             log(code, message)
-            return await context.abort(code, message)
+            with cancelled_where_client_is_gone():
+                return await context.abort(code, message)
         log(grpc.StatusCode.OK)
         return response
 

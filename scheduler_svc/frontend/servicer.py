@@ -15,6 +15,7 @@ from stepwire.v1 import generation_service_pb2_grpc
 
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend import convert
+from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
@@ -43,7 +44,8 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
                 response.delta.CopyFrom(convert.write_delta(output))
             else:
                 response.final.CopyFrom(convert.write_final(output))
-            await context.write(response)
+            with cancelled_where_client_is_gone():
+                await context.write(response)
 
         await self._generator.run(
             convert.read_request(request), write=write, seconds_left=context.time_remaining
@@ -53,7 +55,12 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
         self, request_iterator: AsyncIterator[pb.GenerateManyRequest], context: Context
     ) -> None:
         """Run many requests multiplexed on one stream."""
-        many = ManyGenerations(self._generator, write=context.write, seconds_left=context.time_remaining)
+
+        async def write(response: pb.GenerateManyResponse) -> None:
+            with cancelled_where_client_is_gone():
+                await context.write(response)
+
+        many = ManyGenerations(self._generator, write=write, seconds_left=context.time_remaining)
         await many.run(request_iterator)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:  # noqa: ARG002, N802

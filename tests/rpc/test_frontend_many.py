@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -11,9 +11,24 @@ from stepwire.engine.v1 import engine_service_pb2 as engine_pb
 from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import types_pb2
 
+from scheduler_svc.core.types import FinishReason
+from scheduler_svc.errors import QueueFullError
+from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.generate_many import ManyGenerations
 from scheduler_svc.frontend.served_model import ServedModel
+from scheduler_svc.frontend.values import AskedRequest, Final, TextInput
+from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
 
+FINAL = Final(
+    reason=FinishReason.LENGTH,
+    num_prompt_tokens=1,
+    num_output_tokens=1,
+    num_cached_tokens=0,
+    queue_time_ns=0,
+    first_token_time_ns=0,
+    total_time_ns=0,
+)
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
 
 
@@ -86,6 +101,80 @@ async def test_requests_need_an_id_that_is_not_in_use(bench: FrontendBench) -> N
     assert (await read(call)).final.finish_reason == types_pb2.FINISH_REASON_LENGTH
     await call.write(generate("a"))  # free again
     assert (await bench.engine.next_request()).request_id == "a"
+    call.cancel()
+
+
+class ScriptedGenerator:
+    """Stands in for Generator: each request ends, as its text says, once ``may_end`` is set."""
+
+    def __init__(self) -> None:
+        self.may_end = asyncio.Event()
+        self.num_started = 0
+        self.aborted_ids: list[str] = []
+
+    async def run(self, asked: AskedRequest, *, write: Any, seconds_left: Any) -> None:
+        del seconds_left
+        self.num_started += 1
+        await self.may_end.wait()
+        self.may_end.clear()
+        assert isinstance(asked.prompt, TextInput)
+        if asked.prompt.text == "fails":
+            raise QueueFullError("full")
+        await write(asked.request_id, FINAL)
+
+    def abort(self, request_id: str) -> None:
+        self.aborted_ids.append(request_id)
+
+
+@pytest.mark.parametrize("text", ["ends", "fails"])
+async def test_an_id_is_free_once_its_end_is_under_way(text: str) -> None:
+    generator, messages = ScriptedGenerator(), asyncio.Queue[pb.GenerateManyRequest | None]()
+    written: list[pb.GenerateManyResponse] = []
+    returned: list[pb.GenerateManyResponse] = []
+    may_return = asyncio.Event()
+
+    async def write(response: pb.GenerateManyResponse) -> None:
+        written.append(response)  # the client may read it, and ask again, before the write returns
+        await may_return.wait()
+        returned.append(response)
+
+    async def sent() -> AsyncIterator[pb.GenerateManyRequest]:
+        while (message := await messages.get()) is not None:
+            yield message
+
+    many = ManyGenerations(cast(Generator, generator), write=write, seconds_left=lambda: None)
+    running = asyncio.create_task(many.run(sent()))
+    messages.put_nowait(generate("a", text))
+    generator.may_end.set()
+    await wait_until(lambda: len(written) == 1)
+    messages.put_nowait(generate("a", "ends"))
+    await wait_until(lambda: generator.num_started == 2)
+    may_return.set()
+    await wait_until(lambda: len(returned) == 1)
+    messages.put_nowait(pb.GenerateManyRequest(abort_request_id="a"))
+    await wait_until(lambda: generator.aborted_ids == ["a"])
+    generator.may_end.set()
+    messages.put_nowait(None)
+    await asyncio.wait_for(running, LIMIT_SECONDS)
+    assert [response.WhichOneof("event") for response in written] == [
+        "final" if text == "ends" else "error",
+        "final",
+    ]
+
+
+async def test_a_message_that_cannot_be_read_is_refused_in_band(bench: FrontendBench) -> None:
+    call: Any = bench.channel.stream_stream(
+        "/stepwire.v1.GenerationService/GenerateMany",
+        response_deserializer=pb.GenerateManyResponse.FromString,
+    )()
+    await call.write(generate("a").SerializeToString())
+    new = await bench.engine.next_request()
+    await call.write(generate("b", "xy").SerializeToString().replace(b"xy", b"x\xff"))
+    response = await read(call)
+    assert (response.request_id, response.error.code) == ("", INVALID)
+    assert response.error.message.startswith("the message cannot be read: ")
+    bench.engine.end(new.handle, engine_pb.REQUEST_END_LENGTH)
+    assert (await read(call)).final.finish_reason == types_pb2.FINISH_REASON_LENGTH
     call.cancel()
 
 
