@@ -139,6 +139,19 @@ async def test_long_texts_are_encoded_in_another_thread(
     tokenizer.close()
 
 
+async def test_other_requests_go_on_while_a_long_text_is_encoded(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path)
+    tokenizer = ModelTokenizer.load(tmp_path)
+    encoding = asyncio.create_task(tokenizer.encode_async("hello " * 400_000, adds_special_tokens=False))
+    num_turns = 0
+    while not encoding.done():
+        await asyncio.sleep(0.005)
+        num_turns += 1
+    assert encoding.result() == [1] * 400_000
+    assert num_turns >= 10
+    tokenizer.close()
+
+
 # ---- the real Qwen3 tokenizer, against transformers ----
 
 TEXTS = [
