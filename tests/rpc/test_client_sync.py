@@ -169,6 +169,11 @@ def test_nobody_answers() -> None:
     assert isinstance(caught.value, Unavailable)
 
 
+def test_a_name_that_is_no_host() -> None:
+    with StepwireClient("not a host") as client, pytest.raises(ConnectionFailed, match="not a host"):
+        client.model_info(timeout_seconds=10)
+
+
 def test_model_info_and_state(client: StepwireClient) -> None:
     with client:
         info, state = client.model_info(), client.server_state()

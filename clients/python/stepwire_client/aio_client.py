@@ -14,7 +14,7 @@ from stepwire_client.aio_bulk import AsyncBulkStream
 from stepwire_client.aio_calls import translate_errors
 from stepwire_client.aio_stream import AsyncGenerationStream
 from stepwire_client.bulk_window import DEFAULT_MAX_CONCURRENT, BulkWindow, with_request_id
-from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options, check_timeout
 from stepwire_client.decode import decode_model_info, decode_server_state, decode_tokenized
 from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
@@ -59,7 +59,7 @@ class AsyncStepwireClient:
             InvalidRequest: if an option cannot be sent; all else is raised by the stream.
         """
         request = with_request_id(GenerationRequest.of(prompt, **options))
-        call = self._stub.Generate(encode_request(request), timeout=timeout_seconds)
+        call = self._stub.Generate(encode_request(request), timeout=check_timeout(timeout_seconds))
         return AsyncGenerationStream(call, request.request_id)
 
     async def complete(
@@ -82,9 +82,13 @@ class AsyncStepwireClient:
             requests: taken from the iterable only as earlier ones end, so there may be very many.
             max_concurrent: how many are open at a time.
             timeout_seconds: the deadline of all of them together.
+
+        Raises:
+            InvalidRequest: if the deadline or ``max_concurrent`` cannot be.
         """
+        timeout = check_timeout(timeout_seconds)
         window = BulkWindow(requests, max_concurrent)
-        return AsyncBulkStream(self._stub.GenerateMany(timeout=timeout_seconds), window)
+        return AsyncBulkStream(self._stub.GenerateMany(timeout=timeout), window)
 
     async def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
@@ -141,5 +145,6 @@ async def _call(
     request: RequestT_contra,
     timeout_seconds: float | None,
 ) -> ResponseT_co:
+    timeout = check_timeout(timeout_seconds)
     with translate_errors():
-        return await method(request, timeout=timeout_seconds)
+        return await method(request, timeout=timeout)

@@ -1,11 +1,16 @@
-"""How a channel to a server is set up: message sizes, keepalive, own connection.
+"""How a channel to a server and the calls on it are set up: message sizes, keepalive, deadlines.
 
 Knows nothing about requests.
 """
 
+from stepwire_client.errors import InvalidRequest
+
 DEFAULT_ADDRESS = "127.0.0.1:50051"
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """As the server's default: gRPC's own 4 MiB are too few for long prompts and log-probabilities."""
+
+MAX_TIMEOUT_SECONDS = 1e9
+"""31 years: gRPC's clock takes 292, and any longer deadline for one that has passed."""
 
 ChannelOptions = tuple[tuple[str, int], ...]
 
@@ -21,3 +26,15 @@ def channel_options(max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> Chann
         # Else all clients of a process share one connection, and with it one of the server's front ends.
         ("grpc.use_local_subchannel_pool", 1),
     )
+
+
+def check_timeout(timeout_seconds: float | None) -> float | None:
+    """Return the deadline of a call as gRPC takes it; None is no deadline.
+
+    Raises:
+        InvalidRequest: if gRPC could not keep it.
+    """
+    if timeout_seconds is not None and not timeout_seconds <= MAX_TIMEOUT_SECONDS:  # NaN neither
+        limit = f"must be at most {MAX_TIMEOUT_SECONDS:g}, or None for no deadline"
+        raise InvalidRequest(f"timeout_seconds is {timeout_seconds}, but {limit}")
+    return timeout_seconds

@@ -12,7 +12,7 @@ from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
 
 from stepwire_client.bulk import BulkStream
 from stepwire_client.bulk_window import DEFAULT_MAX_CONCURRENT, BulkWindow, with_request_id
-from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options, check_timeout
 from stepwire_client.decode import decode_model_info, decode_server_state, decode_tokenized
 from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
 from stepwire_client.errors import error_of_rpc
@@ -58,7 +58,7 @@ class StepwireClient:
             InvalidRequest: if an option cannot be sent; all else is raised by the stream.
         """
         request = with_request_id(GenerationRequest.of(prompt, **options))
-        call = self._stub.Generate(encode_request(request), timeout=timeout_seconds)
+        call = self._stub.Generate(encode_request(request), timeout=check_timeout(timeout_seconds))
         return GenerationStream(call, request.request_id)
 
     def complete(
@@ -81,9 +81,13 @@ class StepwireClient:
             requests: taken from the iterable only as earlier ones end, so there may be very many.
             max_concurrent: how many are open at a time.
             timeout_seconds: the deadline of all of them together.
+
+        Raises:
+            InvalidRequest: if the deadline or ``max_concurrent`` cannot be.
         """
+        timeout = check_timeout(timeout_seconds)
         window = BulkWindow(requests, max_concurrent)
-        return BulkStream(lambda outbox: self._stub.GenerateMany(outbox, timeout=timeout_seconds), window)
+        return BulkStream(lambda outbox: self._stub.GenerateMany(outbox, timeout=timeout), window)
 
     def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
@@ -142,7 +146,8 @@ def _call(
     request: RequestT_contra,
     timeout_seconds: float | None,
 ) -> ResponseT_co:
+    timeout = check_timeout(timeout_seconds)
     try:
-        return method(request, timeout=timeout_seconds)
+        return method(request, timeout=timeout)
     except grpc.RpcError as error:
         raise error_of_rpc(error) from error

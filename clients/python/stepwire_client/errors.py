@@ -129,7 +129,7 @@ ERROR_OF_CODE: dict[grpc.StatusCode, type[StepwireClientError]] = {
 _CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 # What gRPC itself says when it could not connect; a server's own UNAVAILABLE reads otherwise.
-_CONNECT_FAILURES = ("failed to connect to all addresses", "DNS resolution failed")
+_CONNECT_FAILURES = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving ")
 
 
 def error_of_status(code: grpc.StatusCode, message: str) -> StepwireClientError:
