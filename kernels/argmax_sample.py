@@ -28,7 +28,9 @@ from kernels.logit_chunks import (
     SMALLEST_TEMPERATURE,
     clamp_logits,
     load_logits,
+    load_maxima,
     measure_kept,
+    wait_for_inputs,
     write_token,
 )  # fmt: skip
 
@@ -38,9 +40,10 @@ def summarize_chunks_kernel(
     logits_ptr, edited_ptr, is_edited_ptr, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr,
     top_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr, logits_stride, V, num_chunks,
     CHUNK: tl.constexpr, CHUNKS_PER_PROGRAM: tl.constexpr, IS_SAMPLED: tl.constexpr,
-    HAS_EDITS: tl.constexpr,
+    HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: CHUNKS_PER_PROGRAM neighbouring chunks of a row."""
+    wait_for_inputs(PDL)
     row = tl.program_id(1)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
@@ -99,9 +102,10 @@ def draw_kernel(
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr,
     chunk_list_ptr, token_pool_ptr, out_ptr, logits_stride, token_pool_stride, V, num_chunks,
     CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
-    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr,
+    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: a row that nobody has drawn yet."""
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
@@ -113,10 +117,7 @@ def draw_kernel(
     raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
     edited_row_ptr = edited_ptr + row.to(tl.int64) * V
     is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
-    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
-    chunk_max_C = tl.load(
-        chunk_max_ptr + row * num_chunks + chunks_C, mask=chunks_C < num_chunks, other=MINUS_INFINITY
-    )
+    chunk_max_C = load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2)
     maximum = tl.max(chunk_max_C, 0)
     temperature = tl.load(temperature_ptr + lane) if IS_SAMPLED else 0.0
     if temperature > 0:
@@ -126,7 +127,7 @@ def draw_kernel(
             num_chunks, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
         )  # fmt: skip
     else:
-        first = tl.min(tl.where(chunk_max_C == maximum, chunks_C, NO_ID), 0)
+        first = tl.min(tl.where(chunk_max_C == maximum, tl.arange(0, NUM_CHUNKS_POW2), NO_ID), 0)
         ids = first * CHUNK + tl.arange(0, CHUNK)
         logits = load_logits(raw_ptr, edited_row_ptr, is_edited, ids, ids < V, HAS_EDITS)
         token = tl.min(tl.where(logits == maximum, ids, NO_ID), 0)
@@ -147,10 +148,7 @@ def _draw_with_noise(
     top_p = tl.load(top_p_ptr + lane)
     top_k = tl.load(top_k_ptr + lane)
     key = row_key(tl.load(seed_ptr + lane), position + 1)
-    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
-    is_chunk_C = chunks_C < num_chunks
-    place_C = row * num_chunks + chunks_C
-    bound_C = tl.load(chunk_bound_ptr + place_C, mask=is_chunk_C, other=MINUS_INFINITY)
+    bound_C = load_maxima(chunk_bound_ptr, row, num_chunks, NUM_CHUNKS_POW2)
     lowest = lowest_of_min_p(tl.load(min_p_ptr + lane), maximum, temperature)
     total = 1.0
     if (top_k > 0) & (top_k < V):
@@ -161,9 +159,9 @@ def _draw_with_noise(
         lowest = tl.maximum(lowest, kth)
         if is_ranked(top_k, num_chunks):
             # Nobody has bounded the chunks of such a row.
-            bound_C = tl.where(is_chunk_C, float("inf"), MINUS_INFINITY)
+            bound_C = tl.where(chunk_max_C > MINUS_INFINITY, float("inf"), MINUS_INFINITY)
     elif top_p < 1:
-        total = sum_chunks(chunk_sum_ptr + place_C, is_chunk_C, chunk_max_C, maximum, scale)
+        total = sum_chunks(chunk_sum_ptr + row * num_chunks, chunk_max_C, maximum, scale)
     return _draw_kept(
         top_p, total, lowest, maximum, temperature, key, chunk_max_C, bound_C, list_ptr, raw_ptr, edited_ptr,
         is_edited, V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,

@@ -12,14 +12,17 @@ import torch
 import triton
 
 from kernels.argmax_sample import draw_kernel, summarize_chunks_kernel
+from kernels.dependent_launch import can_depend, launch_options
 from kernels.edit_logits import edit_logits
 from kernels.filter_threshold import rank_candidates_kernel
 from kernels.sampler_tables import LaneSampling, SamplerFlavour, SamplerWorkspace
 from kernels.top_logprobs import top_logprobs
 
 CHUNKS_AT_ONCE = 8
-NUM_ROW_WARPS = 8
-"""Of programs that read a whole row."""
+NUM_RANK_WARPS = 16
+"""Fewer would take all registers of a multiprocessor as well."""
+NUM_DRAW_WARPS = 8
+NUM_GREEDY_WARPS = 4
 
 
 def sample_decode(
@@ -34,6 +37,7 @@ def sample_decode(
     workspace: SamplerWorkspace,
     out_logprob_ids_BK: torch.Tensor | None = None,
     out_logprobs_BK: torch.Tensor | None = None,
+    is_dependent: bool = False,
 ) -> None:
     """Draw a token a row, write it to the row's output and to its lane's tokens.
 
@@ -49,19 +53,17 @@ def sample_decode(
         out_logprob_ids_BK: int32, K = 21: the drawn token, then the likeliest, as many as the row asks
             for; the others stay as they are. None, or another flavour than FULL: none are told.
         out_logprobs_BK: float32, their log-probabilities in the model's own distribution.
+        is_dependent: let kernels start while the one before them runs, where the device can.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
     """
     _check(logits_BV, lanes_B, positions_B, token_pool_LP, out_token_ids_B, workspace)
     rows = _Rows(
-        logits_BV=logits_BV,
-        lanes_B=lanes_B,
-        positions_B=positions_B,
-        token_pool_LP=token_pool_LP,
-        out_token_ids_B=out_token_ids_B,
-        flavour=flavour,
-    )
+        logits_BV=logits_BV, lanes_B=lanes_B, positions_B=positions_B, token_pool_LP=token_pool_LP,
+        out_token_ids_B=out_token_ids_B, flavour=flavour,
+        is_dependent=is_dependent and can_depend(logits_BV.device),
+    )  # fmt: skip
     if rows.has_edits:
         edit_logits(logits_BV, lanes_B, positions_B, tables, token_pool_LP, workspace)
     _summarize(rows, tables, workspace)
@@ -84,6 +86,11 @@ class _Rows:
     token_pool_LP: torch.Tensor
     out_token_ids_B: torch.Tensor
     flavour: SamplerFlavour
+    is_dependent: bool
+
+    @property
+    def launch_options(self) -> dict[str, bool]:
+        return launch_options(self.is_dependent)
 
     @property
     def has_edits(self) -> bool:
@@ -124,6 +131,7 @@ def _summarize(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -
         IS_SAMPLED=rows.is_sampled,
         HAS_EDITS=rows.has_edits,
         num_warps=1,
+        **rows.launch_options,
     )
 
 
@@ -158,7 +166,8 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
         MAX_CANDIDATES=workspace.candidate_ids_RN.shape[1],
         HAS_EDITS=rows.has_edits,
-        num_warps=NUM_ROW_WARPS,
+        num_warps=NUM_RANK_WARPS,
+        **rows.launch_options,
     )
 
 
@@ -192,7 +201,8 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
         IS_SAMPLED=rows.is_sampled,
         HAS_EDITS=rows.has_edits,
-        num_warps=NUM_ROW_WARPS if rows.is_sampled else 4,
+        num_warps=NUM_DRAW_WARPS if rows.is_sampled else NUM_GREEDY_WARPS,
+        **rows.launch_options,
     )
 
 

@@ -47,7 +47,7 @@ def copy_edited_rows_kernel(
         tl.store(edited_ptr + wide_row * V + ids, logits.to(tl.float32), mask=ids < V)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def edit_rows_kernel(
     edited_ptr, is_edited_ptr, counts_ptr, lanes_ptr, positions_ptr, token_pool_ptr, presence_ptr,
     frequency_ptr, repetition_ptr, num_biases_ptr, bias_token_ids_ptr, bias_values_ptr, num_prompt_ptr,
@@ -99,7 +99,7 @@ def _add_biases(row_ptr, ids_ptr, values_ptr, num_biases, BLOCK: tl.constexpr):
         ids = tl.load(ids_ptr + places, mask=is_bias, other=0)
         values = tl.load(values_ptr + places, mask=is_bias, other=0.0)
         # Atomic, as an id may be listed twice.
-        tl.atomic_add(row_ptr + ids, values, mask=is_bias)
+        tl.atomic_add(row_ptr + ids, values, mask=is_bias, sem="relaxed")
     tl.debug_barrier()
 
 
@@ -108,9 +108,10 @@ def _count(counts_ptr, history_ptr, num_prompt, num_known, BLOCK: tl.constexpr):
     for first in range(0, num_known, BLOCK):
         places = first + tl.arange(0, BLOCK)
         ids = tl.load(history_ptr + places, mask=places < num_known, other=0)
-        is_prompt = places < num_prompt
-        tl.atomic_or(counts_ptr + ids, IN_PROMPT, mask=(places < num_known) & is_prompt)
-        tl.atomic_add(counts_ptr + ids, 1, mask=(places < num_known) & (places >= num_prompt))
+        is_prompt = (places < num_known) & (places < num_prompt)
+        is_output = (places < num_known) & (places >= num_prompt)
+        tl.atomic_or(counts_ptr + ids, IN_PROMPT, mask=is_prompt, sem="relaxed")
+        tl.atomic_add(counts_ptr + ids, 1, mask=is_output, sem="relaxed")
     tl.debug_barrier()
 
 
@@ -122,7 +123,8 @@ def _penalize(
         places = first + tl.arange(0, BLOCK)
         is_known = places < num_known
         ids = tl.load(history_ptr + places, mask=is_known, other=0)
-        count = tl.atomic_xchg(counts_ptr + ids, tl.zeros((BLOCK,), tl.int32), mask=is_known)
+        zeros = tl.zeros((BLOCK,), tl.int32)
+        count = tl.atomic_xchg(counts_ptr + ids, zeros, mask=is_known, sem="relaxed")
         is_first = is_known & (count != 0)
         num_output = count & (IN_PROMPT - 1)
         # Past the first-level cache, which biases did not go through.

@@ -21,7 +21,9 @@ from kernels.logit_chunks import (
     SMALLEST_TEMPERATURE,
     list_chunks,
     load_listed,
+    load_maxima,
     measure_kept,
+    wait_for_inputs,
     write_token,
 )  # fmt: skip
 
@@ -35,9 +37,10 @@ def rank_candidates_kernel(
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_sum_ptr, chunk_list_ptr,
     candidate_logits_ptr, candidate_ids_ptr, token_pool_ptr, out_ptr, logits_stride, token_pool_stride,
     V, num_chunks, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
-    MAX_CANDIDATES: tl.constexpr, HAS_EDITS: tl.constexpr,
+    MAX_CANDIDATES: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: a row, drawn if top_k or min_p leave few enough tokens."""
+    wait_for_inputs(PDL)
     row = tl.program_id(0)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
@@ -54,9 +57,7 @@ def rank_candidates_kernel(
     list_ptr = chunk_list_ptr + row * num_chunks
     logits_N_ptr = candidate_logits_ptr + row * MAX_CANDIDATES
     ids_N_ptr = candidate_ids_ptr + row * MAX_CANDIDATES
-    is_chunk_C = tl.arange(0, NUM_CHUNKS_POW2) < num_chunks
-    place_C = row * num_chunks + tl.arange(0, NUM_CHUNKS_POW2)
-    chunk_max_C = tl.load(chunk_max_ptr + place_C, mask=is_chunk_C, other=MINUS_INFINITY)
+    chunk_max_C = load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2)
     maximum = tl.max(chunk_max_C, 0)
     lowest = lowest_of_min_p(min_p, maximum, temperature)
     limit = lowest
@@ -72,7 +73,7 @@ def rank_candidates_kernel(
     tl.store(is_drawn_ptr + row, (num_candidates <= MAX_CANDIDATES).to(tl.int32))
     if num_candidates > MAX_CANDIDATES:
         return
-    total = sum_chunks(chunk_sum_ptr + place_C, is_chunk_C, chunk_max_C, maximum, LOG2_E / temperature)
+    total = sum_chunks(chunk_sum_ptr + row * num_chunks, chunk_max_C, maximum, LOG2_E / temperature)
     position = tl.load(positions_ptr + row)
     token = _draw_candidate(
         num_candidates, logits_N_ptr, ids_N_ptr, tl.where(has_k, top_k, V), has_k,
@@ -113,9 +114,10 @@ def lowest_of_min_p(min_p, maximum, temperature):
 
 
 @triton.jit
-def sum_chunks(chunk_sum_C_ptr, is_chunk_C, chunk_max_C, maximum, scale):
+def sum_chunks(chunk_sum_ptr, chunk_max_C, maximum, scale):
     """Return the weight of a whole row, relative to its maximum's."""
-    sum_C = tl.load(chunk_sum_C_ptr, mask=is_chunk_C, other=0.0)
+    is_chunk_C = chunk_max_C > MINUS_INFINITY
+    sum_C = tl.load(chunk_sum_ptr + tl.arange(0, chunk_max_C.shape[0]), mask=is_chunk_C, other=0.0)
     distance_C = tl.where(is_chunk_C, chunk_max_C - maximum, 0.0)
     return tl.sum(sum_C * tl.exp2(distance_C * scale), 0)
 

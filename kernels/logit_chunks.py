@@ -9,6 +9,8 @@ Shapes: C chunks of a row, padded to a power of two; D chunks that are loaded at
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
+
 HIGHEST_LOGIT = tl.constexpr(1e18)
 LOWEST_LOGIT = tl.constexpr(-1e18)
 """Logits are clamped to what stays finite over SMALLEST_TEMPERATURE; NaN counts as the lowest."""
@@ -18,6 +20,22 @@ MINUS_INFINITY = tl.constexpr(float("-inf"))
 NO_ID = tl.constexpr(2**31 - 1)
 IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """numpy's maximum of a number and NaN is NaN, a GPU's is the number."""
+
+
+@triton.jit
+def wait_for_inputs(PDL: tl.constexpr):
+    """Wait for the kernels before, where this one may have started early, and let the next one start."""
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
+
+
+@triton.jit
+def load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2: tl.constexpr):
+    """Return each chunk's largest logit; -inf where there is no chunk."""
+    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
+    is_chunk_C = chunks_C < num_chunks
+    return tl.load(chunk_max_ptr + row * num_chunks + chunks_C, mask=is_chunk_C, other=MINUS_INFINITY)
 
 
 @triton.jit
