@@ -46,7 +46,9 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
     code = STATUS_OF_ERROR.get(type(error))  # type: ignore[arg-type]
     if code is None:
         return grpc.StatusCode.INTERNAL, _INTERNAL_MESSAGE
-    message = str(error)
+    # A chat template's own words can hold half a surrogate pair out of its JSON arguments. gRPC cannot
+    # encode that, and the call would never end.
+    message = str(error).encode(errors="backslashreplace").decode()
     if len(message) > _MAX_MESSAGE_CHARACTERS:
         half = _MAX_MESSAGE_CHARACTERS // 2
         message = f"{message[:half]} ... {message[-half:]}"

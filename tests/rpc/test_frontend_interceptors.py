@@ -1,4 +1,4 @@
-"""What surrounds every call: messages that cannot be read, and clients that have gone."""
+"""What surrounds every call: messages that cannot be read or told, and clients that have gone."""
 
 import asyncio
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import Any
 import grpc
 import pytest
 from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import types_pb2
 
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
@@ -29,6 +30,20 @@ async def test_a_message_that_cannot_be_read_is_invalid(
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert str(caught.value.details()).startswith("the message cannot be read: ")
     assert "Traceback" not in caplog.text
+
+
+async def test_a_message_with_half_a_surrogate_pair_is_told(tmp_path: Path) -> None:
+    write_model_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ raise_exception('no ' + tool) }}")
+    chat = types_pb2.ChatInput(
+        messages=[types_pb2.ChatMessage(role="user", content="x")],
+        template_arguments_json='{"tool": "\\ud800"}',
+    )
+    async with running_frontend(tmp_path, tmp_path, drain_seconds=0.2) as bench:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await asyncio.wait_for(bench.stub.Generate(pb.GenerateRequest(chat=chat)).read(), LIMIT_SECONDS)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == r"chat does not fit the model's chat template: no \ud800"
 
 
 class GoneContext:
