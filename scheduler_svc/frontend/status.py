@@ -36,8 +36,8 @@ STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
     InternalError: grpc.StatusCode.INTERNAL,
 }
 
-_MAX_MESSAGE_CHARACTERS = 1000
-"""Messages travel in trailers, whose size HTTP/2 peers limit to some KiB."""
+_MAX_MESSAGE_CHARACTERS = 500
+"""Messages travel in trailers, of which gRPC's clients refuse some above 8 KiB; an emoji takes 12 bytes."""
 _INTERNAL_MESSAGE = "internal error: the server's log has the details"
 
 

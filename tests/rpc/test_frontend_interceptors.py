@@ -46,6 +46,20 @@ async def test_a_message_with_half_a_surrogate_pair_is_told(tmp_path: Path) -> N
     assert caught.value.details() == r"chat does not fit the model's chat template: no \ud800"
 
 
+async def test_a_long_message_of_wide_characters_is_told(tmp_path: Path) -> None:
+    chat = types_pb2.ChatInput(
+        messages=[types_pb2.ChatMessage(role="user", content="x")], template_arguments_json="😀" * 3000
+    )
+    async with running_frontend(write_model_folder(tmp_path), tmp_path, drain_seconds=0.2) as bench:
+        # Between a soft and a hard limit gRPC draws lots.
+        for _ in range(20):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asyncio.wait_for(
+                    bench.stub.Generate(pb.GenerateRequest(chat=chat)).read(), LIMIT_SECONDS
+                )
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 class GoneContext:
     """Fails as gRPC's own does between the end of a client's stream and the cancelling of its call."""
 
