@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-TARGET_PROGRAMS = 528
-"""Four programs on each of an H200's 132 multiprocessors."""
-MAX_SPLITS = 32
+TARGET_PROGRAMS = 512
+"""About four programs on each of an H200's 132 multiprocessors: 32 rows of 640 tokens take 30 us with 2
+splits, 33 with 4 (benchmarks/kernels/paged_decode.py --tune)."""
+MAX_SPLITS = 16
 """More would cost the joining program more than they save the others."""
 
 
@@ -68,7 +69,7 @@ def choose_decode_config(
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
     return DecodeConfig(
-        num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=2 if is_wide else 3
+        num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=2 if num_splits <= 2 else 3
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from kernels.fused_norm import add_rms_norm
 from kernels.silu_mul import silu_mul
-from kernels.small_batch import MAX_INPUTS, linear_add, norm_gate_up_silu, norm_linear
+from kernels.small_batch import can_fuse, linear_add, norm_gate_up_silu, norm_linear
 from model.decoder import CausalLM
 from model.linear import Linear
 
@@ -27,10 +27,12 @@ class Projection:
     """The same, transposed: a view."""
     bias_O: torch.Tensor | None
 
-    @property
-    def can_be_small(self) -> bool:
-        """Whether the kernels for a few rows take it."""
-        return self.weight_OI.shape[1] <= MAX_INPUTS
+    def is_small(self, num_rows: int, most_rows: int) -> bool:
+        """Whether the kernels for a few rows take it, and are wanted for so many."""
+        itemsize_bytes = self.weight_OI.element_size()
+        return num_rows <= most_rows and can_fuse(
+            num_rows, self.weight_OI.shape[1], itemsize_bytes=itemsize_bytes
+        )
 
     def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
         """Compute it."""
@@ -107,7 +109,7 @@ class ResidualStream:
         self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, is_small: bool
     ) -> None:
         """Write the projection of the normalized residual."""
-        if not (is_small and projection.can_be_small):
+        if not is_small:
             projection(self.normed(norm_E), out_TO)
             return
         x_TE, fused_norm_E = self._small_input(norm_E)
@@ -124,7 +126,7 @@ class ResidualStream:
     def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, is_small: bool) -> None:
         """Write silu(gate) * up of the normalized residual to the workspace."""
         work = self.work
-        if not (is_small and gate_up.can_be_small):
+        if not is_small:
             gate_up(self.normed(norm_E), work.gate_up_TG)
             silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
             return
@@ -136,7 +138,7 @@ class ResidualStream:
     def add(self, projection: Projection, x_TI: torch.Tensor, *, is_small: bool) -> None:
         """Add the projection of x to the residual, now or with the next norm."""
         assert not self._is_sum_waiting, "each sum is taken along by the norm after it"
-        if is_small and projection.can_be_small:
+        if is_small:
             linear_add(
                 x_TI,
                 projection.weight_OI,

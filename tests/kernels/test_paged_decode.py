@@ -224,7 +224,7 @@ def test_a_small_workspace_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("num_rows", "max_context_len", "num_splits"),
-    [(1, 4096, 32), (1, 128, 2), (8, 4096, 16), (32, 4096, 4), (256, 4096, 1), (1024, 4096, 1)],
+    [(1, 4096, 16), (1, 128, 2), (8, 4096, 8), (32, 4096, 2), (256, 4096, 1), (1024, 4096, 1)],
 )
 def test_small_batches_are_split(num_rows: int, max_context_len: int, num_splits: int) -> None:
     config = choose_decode_config(

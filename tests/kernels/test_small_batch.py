@@ -127,7 +127,14 @@ def test_large_weights_get_large_programs() -> None:
     assert choose_tile(1024, 3072, num_rows=1) == Tile(num_outputs=4, num_warps=8, is_dot=False)
     assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
     assert choose_tile(151936, 1024, num_rows=1) == Tile(num_outputs=16, num_warps=8, is_dot=False)
-    assert choose_tile(151936, 1024, num_rows=32) == Tile(num_outputs=32, num_warps=8, is_dot=True)
+    assert choose_tile(151936, 1024, num_rows=2) == Tile(num_outputs=4, num_warps=1, is_dot=False)
+
+
+def test_few_inputs_take_tensor_cores_from_3_rows_on() -> None:
+    assert choose_tile(4096, 1024, num_rows=2) == Tile(num_outputs=4, num_warps=4, is_dot=False)
+    assert choose_tile(4096, 1024, num_rows=3) == Tile(num_outputs=16, num_warps=4, is_dot=True)
+    assert choose_tile(1024, 2048, num_rows=4) == Tile(num_outputs=4, num_warps=4, is_dot=False)
+    assert choose_tile(1024, 2048, num_rows=16) == Tile(num_outputs=8, num_warps=4, is_dot=True)
 
 
 def test_what_does_not_fit_a_program_is_refused() -> None:
