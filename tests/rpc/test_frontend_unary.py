@@ -9,6 +9,7 @@ import grpc
 import pytest
 from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import types_pb2
+from tokenizers import Tokenizer
 
 from scheduler_svc.frontend.served_model import ServedModel
 from tests.rpc.frontend_bench import (
@@ -55,6 +56,25 @@ async def test_model_info(bench: FrontendBench) -> None:
 async def test_server_state_is_the_engine_s(bench: FrontendBench) -> None:
     state = await bench.stub.GetServerState(pb.GetServerStateRequest())
     assert state == pb.GetServerStateResponse(num_running=3)
+
+
+async def test_a_token_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    write_model_folder(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    tokenizer.add_tokens([f"<|extra{index}|>" for index in range(257, VOCAB_SIZE + 1)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    within, beyond = f"<|extra{VOCAB_SIZE - 1}|>", f"<|extra{VOCAB_SIZE}|>"
+    chat = types_pb2.ChatInput(messages=[types_pb2.ChatMessage(role="u", content=beyond)])
+    async with running_frontend(tmp_path, tmp_path, drain_seconds=0.2) as bench:
+        answer = await bench.stub.Tokenize(pb.TokenizeRequest(text=within))
+        assert list(answer.token_ids) == [VOCAB_SIZE - 1]
+        for request, field in (
+            (pb.GenerateRequest(text=f"x{beyond}"), "text as tokens[1]"),
+            (pb.GenerateRequest(chat=chat), "chat as tokens[3]"),
+        ):
+            code, message = await unary_status_of(bench.stub.Generate(request).read())
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert message == f"{field} is 260, but must be in [0, 260), the vocabulary"
 
 
 async def test_tokenize_and_detokenize_round_trip(bench: FrontendBench) -> None:
