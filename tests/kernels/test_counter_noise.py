@@ -1,6 +1,5 @@
 """The random numbers of Triton kernels against their reference."""
 
-from typing import Any
 
 import pytest
 import torch
