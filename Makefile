@@ -3,6 +3,7 @@
 #   PYTHON=python3.12       the interpreter that makes the virtual environment (3.11 or newer)
 #   TORCH_INDEX=https://…   one more package index, for example of CPU builds of torch:
 #                           PyPI's own torch for Linux brings the CUDA libraries (3 GB more)
+#   TEST_PROCESSES=2        how many processes `make test` spreads the test files over
 #   MODEL=folder-or-hub-id  the model of `make demo`, `make serve` and `make up`
 
 SHELL := /bin/bash
@@ -13,6 +14,7 @@ PYTHON ?= python3
 VENV ?= .venv
 TORCH_INDEX ?=
 MODEL ?=
+TEST_PROCESSES ?= 2
 COMPOSE ?= docker compose
 
 BIN := $(CURDIR)/$(VENV)/bin
@@ -74,7 +76,7 @@ compose-check: $(STAMP) ## the compose files fit their schema
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker-compose.gpu.yml
 
 test: $(STAMP) ## the tests that need no GPU and little time
-	$(BIN)/python -m pytest -m "not gpu and not long"
+	$(BIN)/python -m pytest -m "not gpu and not long" -n $(TEST_PROCESSES) --dist loadfile
 
 test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800

@@ -8,7 +8,7 @@ import numpy as np
 
 from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.plan import Admission, StepPlan
-from scheduler_svc.core.policy import choose_victim, num_blocks_for, split_rows
+from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
 from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import BlockId, Incarnation, Int64Array, Lane, Request, RequestStatus
 
@@ -25,6 +25,7 @@ class _Draft:
         self.append_lanes: list[int] = []
         self.append_block_ids: list[BlockId] = []
         self.admissions: list[Admission] = []
+        self.num_admitted_tokens = 0
         self.has_preempted = False
 
     def add_chunk(self, lane: int, num_tokens: int, *, samples: bool) -> None:
@@ -118,7 +119,11 @@ def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
 
 def _admit(state: SchedulerState, draft: _Draft) -> None:
     """Start queued requests in order, until one does not fit."""
-    while draft.budget_left > 0 and state.lanes.has_free_lane:
+    while (
+        draft.budget_left > 0
+        and draft.num_admitted_tokens < MAX_ADMITTED_TOKENS
+        and state.lanes.has_free_lane
+    ):
         request = state.queues.peek()
         if request is None or request.num_late_rows or not _try_admit(state, draft, request):
             return
@@ -147,6 +152,7 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     _occupy(state, request, cached, is_first=is_first)
     state.lanes.grow(request.lane, block_ids, block_size=block_size)
     draft.admissions.append(_admission(state, request, num_cached_tokens, is_first=is_first))
+    draft.num_admitted_tokens += request.num_tokens
     draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == request.num_tokens)
     return True
 

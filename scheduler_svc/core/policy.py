@@ -15,6 +15,10 @@ from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.types import Int64Array, Lane
 
+MAX_ADMITTED_TOKENS = 2**20
+"""A step admits no more requests once those it admits have this many known tokens: all of them travel
+with the step, 4 bytes each, and a long prompt out of the cache takes next to nothing of the budget."""
+
 
 def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
     """Find the lanes that can compute now: those one token short, and those with a chunk to do.

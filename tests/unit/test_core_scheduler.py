@@ -39,6 +39,20 @@ def test_decode_rows_come_first_and_a_prompt_gets_what_is_left() -> None:
     assert rows(plan_next(core)) == [(0, 1, True), (1, 1, True)]
 
 
+def test_known_tokens_limit_the_admissions_of_a_step() -> None:
+    core = make_core(
+        block_size=1024, num_blocks=600, max_num_batched_tokens=2**20, max_model_len=2**20, max_num_seqs=5
+    )
+    prompt = [7] * (2**19 + 1)
+    core.add(make_request("a", prompt, max_tokens=9))
+    assert rows(plan_next(core)) == [(0, 2**19 + 1, True)]
+    for request_id in "bcde":
+        core.add(make_request(request_id, prompt, max_tokens=9))
+    # All but one token of each is cached, so that the budget would allow all four.
+    assert rows(plan_next(core)) == [(0, 1, True), (1, 1, True), (2, 1, True)]
+    assert rows(plan_next(core)) == [(0, 1, True), (1, 1, True), (2, 1, True), (3, 1, True), (4, 1, True)]
+
+
 def test_lanes_limit_the_rows_and_the_next_request_waits_for_one() -> None:
     core = make_core(max_num_seqs=1)
     core.add(make_request("a", [1, 2], max_tokens=1))
