@@ -1,6 +1,5 @@
 """The random numbers of Triton kernels against their reference."""
 
-
 import pytest
 import torch
 import triton
