@@ -76,7 +76,7 @@ compose-check: $(STAMP) ## the compose files fit their schema
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker-compose.gpu.yml
 
 test: $(STAMP) ## the tests that need no GPU and little time
-	$(BIN)/python -m pytest -m "not gpu and not long" -n $(TEST_PROCESSES) --dist loadfile
+	$(BIN)/python -m pytest -m "not gpu and not long" -n $(TEST_PROCESSES) --dist worksteal
 
 test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
