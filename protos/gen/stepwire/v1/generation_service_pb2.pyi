@@ -107,7 +107,7 @@ class GetServerStateRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("address", "is_serving", "reason", "worker_epoch", "device", "attention_backend", "num_steps_in_flight", "num_steps")
+    __slots__ = ("address", "is_serving", "reason", "worker_epoch", "device", "attention_backend", "num_steps_in_flight", "num_steps", "num_waiting", "num_running", "num_preempted", "num_blocks", "num_free_blocks", "num_cached_blocks", "kv_cache_usage_ratio", "num_epochs_lost")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     IS_SERVING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,14 @@ class WorkerState(_message.Message):
     ATTENTION_BACKEND_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_WAITING_FIELD_NUMBER: _ClassVar[int]
+    NUM_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    NUM_PREEMPTED_FIELD_NUMBER: _ClassVar[int]
+    NUM_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_FREE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    NUM_CACHED_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    KV_CACHE_USAGE_RATIO_FIELD_NUMBER: _ClassVar[int]
+    NUM_EPOCHS_LOST_FIELD_NUMBER: _ClassVar[int]
     address: str
     is_serving: bool
     reason: str
@@ -124,7 +132,15 @@ class WorkerState(_message.Message):
     attention_backend: str
     num_steps_in_flight: int
     num_steps: int
-    def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., device: _Optional[str] = ..., attention_backend: _Optional[str] = ..., num_steps_in_flight: _Optional[int] = ..., num_steps: _Optional[int] = ...) -> None: ...
+    num_waiting: int
+    num_running: int
+    num_preempted: int
+    num_blocks: int
+    num_free_blocks: int
+    num_cached_blocks: int
+    kv_cache_usage_ratio: float
+    num_epochs_lost: int
+    def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., device: _Optional[str] = ..., attention_backend: _Optional[str] = ..., num_steps_in_flight: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_preempted: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., num_epochs_lost: _Optional[int] = ...) -> None: ...
 
 class GetServerStateResponse(_message.Message):
     __slots__ = ("num_waiting", "num_running", "num_preempted", "num_blocks", "num_free_blocks", "num_cached_blocks", "kv_cache_usage_ratio", "num_prompt_tokens_total", "num_cached_tokens_total", "num_output_tokens_total", "num_finished_total", "num_preemptions_total", "workers", "uptime")

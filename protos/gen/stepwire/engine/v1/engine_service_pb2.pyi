@@ -29,6 +29,12 @@ class RequestEnd(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     REQUEST_END_QUEUE_FULL: _ClassVar[RequestEnd]
     REQUEST_END_UNAVAILABLE: _ClassVar[RequestEnd]
     REQUEST_END_INTERNAL: _ClassVar[RequestEnd]
+
+class RequestStatus(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REQUEST_STATUS_UNSPECIFIED: _ClassVar[RequestStatus]
+    REQUEST_STATUS_WAITING_FOR_WORKER: _ClassVar[RequestStatus]
+    REQUEST_STATUS_RUNNING: _ClassVar[RequestStatus]
 END_REASON_UNSPECIFIED: EndReason
 END_REASON_STOP_STRING: EndReason
 END_REASON_ABORT: EndReason
@@ -44,6 +50,9 @@ REQUEST_END_DUPLICATE_ID: RequestEnd
 REQUEST_END_QUEUE_FULL: RequestEnd
 REQUEST_END_UNAVAILABLE: RequestEnd
 REQUEST_END_INTERNAL: RequestEnd
+REQUEST_STATUS_UNSPECIFIED: RequestStatus
+REQUEST_STATUS_WAITING_FOR_WORKER: RequestStatus
+REQUEST_STATUS_RUNNING: RequestStatus
 
 class FrontendHello(_message.Message):
     __slots__ = ("protocol_version", "frontend_index")
@@ -101,19 +110,31 @@ class AttachRequest(_message.Message):
     aborts: _containers.RepeatedCompositeFieldContainer[AbortById]
     def __init__(self, hello: _Optional[_Union[FrontendHello, _Mapping]] = ..., new_requests: _Optional[_Iterable[_Union[NewRequest, _Mapping]]] = ..., end_requests: _Optional[_Iterable[_Union[EndRequest, _Mapping]]] = ..., aborts: _Optional[_Iterable[_Union[AbortById, _Mapping]]] = ...) -> None: ...
 
+class WorkerGroupInfo(_message.Message):
+    __slots__ = ("address", "is_serving", "reason")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    IS_SERVING_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    is_serving: bool
+    reason: str
+    def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class EngineInfo(_message.Message):
-    __slots__ = ("protocol_version", "is_ready", "reason", "max_model_len", "max_pool_tokens")
+    __slots__ = ("protocol_version", "is_ready", "reason", "max_model_len", "max_pool_tokens", "groups")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_READY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_POOL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     is_ready: bool
     reason: str
     max_model_len: int
     max_pool_tokens: int
-    def __init__(self, protocol_version: _Optional[int] = ..., is_ready: _Optional[bool] = ..., reason: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_pool_tokens: _Optional[int] = ...) -> None: ...
+    groups: _containers.RepeatedCompositeFieldContainer[WorkerGroupInfo]
+    def __init__(self, protocol_version: _Optional[int] = ..., is_ready: _Optional[bool] = ..., reason: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_pool_tokens: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[WorkerGroupInfo, _Mapping]]] = ...) -> None: ...
 
 class EndedRequest(_message.Message):
     __slots__ = ("handle", "reason", "matched_stop_token_id", "num_output_tokens", "num_cached_tokens", "queue_time_ns", "message")
@@ -134,7 +155,7 @@ class EndedRequest(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[RequestEnd, str]] = ..., matched_stop_token_id: _Optional[int] = ..., num_output_tokens: _Optional[int] = ..., num_cached_tokens: _Optional[int] = ..., queue_time_ns: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class StepOutputs(_message.Message):
-    __slots__ = ("handles", "token_ids", "logprob_counts", "logprob_token_ids", "logprob_values", "started_handles", "started_num_cached_tokens", "started_queue_time_ns", "ended")
+    __slots__ = ("handles", "token_ids", "logprob_counts", "logprob_token_ids", "logprob_values", "started_handles", "started_num_cached_tokens", "started_queue_time_ns", "ended", "status_handles", "statuses")
     HANDLES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_COUNTS_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +165,8 @@ class StepOutputs(_message.Message):
     STARTED_NUM_CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     STARTED_QUEUE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     ENDED_FIELD_NUMBER: _ClassVar[int]
+    STATUS_HANDLES_FIELD_NUMBER: _ClassVar[int]
+    STATUSES_FIELD_NUMBER: _ClassVar[int]
     handles: bytes
     token_ids: bytes
     logprob_counts: bytes
@@ -153,7 +176,9 @@ class StepOutputs(_message.Message):
     started_num_cached_tokens: bytes
     started_queue_time_ns: _containers.RepeatedScalarFieldContainer[int]
     ended: _containers.RepeatedCompositeFieldContainer[EndedRequest]
-    def __init__(self, handles: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprob_counts: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprob_values: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_num_cached_tokens: _Optional[bytes] = ..., started_queue_time_ns: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[_Union[EndedRequest, _Mapping]]] = ...) -> None: ...
+    status_handles: bytes
+    statuses: _containers.RepeatedScalarFieldContainer[RequestStatus]
+    def __init__(self, handles: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., logprob_counts: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprob_values: _Optional[bytes] = ..., started_handles: _Optional[bytes] = ..., started_num_cached_tokens: _Optional[bytes] = ..., started_queue_time_ns: _Optional[_Iterable[int]] = ..., ended: _Optional[_Iterable[_Union[EndedRequest, _Mapping]]] = ..., status_handles: _Optional[bytes] = ..., statuses: _Optional[_Iterable[_Union[RequestStatus, str]]] = ...) -> None: ...
 
 class AttachResponse(_message.Message):
     __slots__ = ("info", "outputs")
