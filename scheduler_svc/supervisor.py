@@ -1,7 +1,8 @@
 """Runs the scheduler service: one engine process and N front end processes on one port.
 
-Starts them, says when all listen, passes a stop on (front ends drain first, then the engine ends)
-and ends everything with one clear line when a process dies. Knows nothing about requests or models.
+Starts them, says when all listen, starts again what crashes, and passes a stop on (front ends drain
+first, then the engine ends). A process that cannot start at all ends everything, with one clear line.
+Knows nothing about requests or models.
 """
 
 import signal
@@ -11,12 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from scheduler_svc.child_process import ChildProcess, run_engine_child, run_frontend_child
 from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.kept_child import KeptChild
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ENGINE_STOP_SECONDS = 5.0
@@ -25,14 +29,14 @@ _DRAIN_MARGIN_SECONDS = 5.0
 
 
 def supervise(config: SchedulerConfig, say: Callable[[str], None]) -> int:
-    """Run the service until a stop signal comes or a process dies.
+    """Run the service until a stop signal comes or a process cannot start.
 
     Args:
         config: The service's options; ``model`` names an existing folder.
         say: Prints one line.
 
     Returns:
-        The exit code: 0 after a stop signal, 1 when a process died or could not start.
+        The exit code: 0 after a stop signal, 1 when a process could not start.
 
     Raises:
         ConfigError: if the port cannot be had.
@@ -73,47 +77,78 @@ class Supervisor:
     def __init__(self, config: SchedulerConfig, *, socket_path: str, wakeup: socket.socket) -> None:
         self._config = config
         self._wakeup = wakeup
-        self._engine = ChildProcess.start(run_engine_child, config, name="engine", socket_path=socket_path)
+        now_seconds = time.monotonic()
+        self._engine = KeptChild(
+            partial(ChildProcess.start, run_engine_child, config, name="engine", socket_path=socket_path),
+            now_seconds=now_seconds,
+        )
         self._frontends = tuple(
-            ChildProcess.start(
-                run_frontend_child,
-                config,
-                name=f"front end {index}",
-                socket_path=socket_path,
-                frontend_index=index,
+            KeptChild(
+                partial(
+                    ChildProcess.start,
+                    run_frontend_child,
+                    config,
+                    name=f"front end {index}",
+                    socket_path=socket_path,
+                    frontend_index=index,
+                ),
+                now_seconds=now_seconds,
             )
             for index in range(config.frontends)
         )
+        self._has_listened = False
 
     def run(self, say: Callable[[str], None]) -> int:
-        """Wait for all to listen, then for a stop or a death; end everything; return the exit code."""
+        """Wait for all to listen, then for a stop; end everything; return the exit code."""
         try:
             return self._watch(say)
         finally:
             _stop(
-                self._frontends,
+                [place.child for place in self._frontends],
                 limit_seconds=self._config.drain_seconds + _DRAIN_MARGIN_SECONDS,
                 wakeup=self._wakeup,
             )
-            _stop([self._engine], limit_seconds=_ENGINE_STOP_SECONDS, wakeup=self._wakeup)
+            _stop([self._engine.child], limit_seconds=_ENGINE_STOP_SECONDS, wakeup=self._wakeup)
 
     def _watch(self, say: Callable[[str], None]) -> int:
-        children = (self._engine, *self._frontends)
-        has_said_listening = False
+        places = (self._engine, *self._frontends)
         while True:
-            wait([self._wakeup, *(handle for child in children for handle in child.handles())])
+            self._wait_for_news(places)
             if _was_signalled(self._wakeup):
                 say("scheduler stopping")
                 return 0
-            for child in children:
-                child.take_messages()
-            dead = next((child for child in children if child.is_dead()), None)
-            if dead is not None:
-                say(f"scheduler error: {dead.obituary()}")
-                return 1
-            if not has_said_listening and all(child.is_listening for child in children):
-                has_said_listening = True
+            for place in places:
+                has_died = place.has_died()
+                place.child.take_messages()  # after the question, so that nothing it told is missed
+                if has_died:
+                    if self._is_fatal(place):
+                        say(f"scheduler error: {place.child.obituary()}")
+                        return 1
+                    delay_seconds = place.bury(time.monotonic())
+                    say(f"{place.child.obituary()}; starting it again in {delay_seconds:.0f} s")
+                place.start_if_due(time.monotonic())
+            if not self._has_listened and all(place.child.is_listening for place in places):
+                self._has_listened = True
                 say(f"scheduler listening on {self._config.host}:{self._config.port}")
+
+    def _wait_for_news(self, places: Iterable[KeptChild]) -> None:
+        """Wait until a child tells something or dies, a signal comes or a restart is due."""
+        handles: list[Any] = [self._wakeup]
+        restarts_seconds = []
+        for place in places:
+            if place.restart_seconds is None:
+                handles += place.child.handles()
+            else:
+                restarts_seconds.append(place.restart_seconds)
+        timeout = max(0.0, min(restarts_seconds) - time.monotonic()) if restarts_seconds else None
+        wait(handles, timeout)
+
+    def _is_fatal(self, place: KeptChild) -> bool:
+        """Whether a death ends the service: at its start, or where the engine itself says why it cannot run.
+
+        Any other is a crash of one process: it is started again while the others go on.
+        """
+        return not self._has_listened or (place is self._engine and bool(place.child.failure))
 
 
 def _stop(children: Iterable[ChildProcess], *, limit_seconds: float, wakeup: socket.socket) -> None:
