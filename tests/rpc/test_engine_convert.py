@@ -15,7 +15,7 @@ from scheduler_svc.engine.convert import (
     plan_to_pb,
     result_from_pb,
     sampling_from_pb,
-    sampling_to_pb,
+    write_sampling,
 )
 from scheduler_svc.engine.convert_frontend import batch_from_pb, info_to_pb, outputs_to_pb
 from scheduler_svc.engine.endings import END_OF_REASON, REFUSALS, ended_of_refusal
@@ -47,6 +47,12 @@ FULL_SAMPLING = SamplingParams(
 
 def _int32(*values: int) -> "np.ndarray[tuple[int], np.dtype[np.int32]]":
     return np.array(values, np.int32)
+
+
+def _sampling_message(sampling: SamplingParams) -> worker_pb.LaneSampling:
+    message = worker_pb.LaneSampling()
+    write_sampling(message, sampling)
+    return message
 
 
 def test_a_plan_becomes_little_endian_bytes() -> None:
@@ -87,16 +93,16 @@ def test_a_plan_becomes_little_endian_bytes() -> None:
     assert sent.token_ids == b"\x01\0\0\0\x70\x11\x01\0"
     assert (sent.num_prompt_tokens, sent.num_computed_tokens, sent.max_total_tokens) == (1, 0, 50)
     assert sent.block_ids == b"\x09\0\0\0"
-    assert sent.sampling == sampling_to_pb(FULL_SAMPLING)
+    assert sent.sampling == _sampling_message(FULL_SAMPLING)
 
 
 def test_sampling_goes_there_and_back() -> None:
-    message = sampling_to_pb(FULL_SAMPLING)
+    message = _sampling_message(FULL_SAMPLING)
     assert message.bias_token_ids == b"\x70\x11\x01\0\x03\0\0\0"
     assert message.bias_values == np.array([-100.0, 0.5], "<f4").tobytes()
     assert message.stop_token_ids == b"\x5d\x50\x02\0\x02\0\0\0"
     assert sampling_from_pb(message, message.seed) == FULL_SAMPLING
-    assert sampling_from_pb(sampling_to_pb(SamplingParams()), 0) == SamplingParams()
+    assert sampling_from_pb(_sampling_message(SamplingParams()), 0) == SamplingParams()
 
 
 def test_a_result_with_logprobs_is_read() -> None:
@@ -167,7 +173,7 @@ def test_a_front_ends_message_is_read() -> None:
                 handle=1,
                 request_id="a",
                 prompt_token_ids=b"\x70\x11\x01\0",
-                sampling=sampling_to_pb(FULL_SAMPLING),
+                sampling=_sampling_message(FULL_SAMPLING),
                 has_seed=True,
                 max_tokens=5,
                 cache_salt="salt",
