@@ -162,7 +162,9 @@ def _occupy(state: SchedulerState, request: Request, cached: list[BlockId], *, i
     state.queues.remove(request)
     state.num_admissions += 1
     if is_first:
-        request.num_prefix_hit_tokens = len(cached) * state.limits.block_size
+        num_cached_tokens = len(cached) * state.limits.block_size
+        # A request that comes with output finds that in the cache, too.
+        request.num_prefix_hit_tokens = min(num_cached_tokens, request.num_prompt_tokens)
         state.totals.num_cached_tokens += request.num_prefix_hit_tokens
     request.incarnation = Incarnation(state.num_admissions)
     request.status = RequestStatus.RUNNING

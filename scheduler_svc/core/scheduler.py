@@ -61,6 +61,11 @@ class Scheduler:
                 f"{state.queues.num_waiting} requests wait, the most that max_num_waiting allows: try later"
             )
         request.max_total_tokens = _max_total_tokens(request, state.limits)
+        if request.num_tokens >= request.max_total_tokens:
+            raise InvalidRequestError(
+                f"{request.num_tokens} tokens of prompt and output are known already, but must be fewer than "
+                f"{request.max_total_tokens}, the most that there may be"
+            )
         # Here and not when it is admitted: nobody waits for this, and the worker may wait for a plan.
         hash_known_blocks(request, state.limits.block_size)
         state.num_arrivals += 1

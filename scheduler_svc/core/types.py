@@ -122,6 +122,8 @@ class Request:
     """Whose request this is: the core hands it back with every output and never reads it."""
     handle: int = 0
     """The owner's own number for it: handed back likewise."""
+    known_output_token_ids: Int32Array = field(default_factory=lambda: np.empty(0, np.int32))
+    """Output from before it came here, which it goes on after: output like any, but not told again."""
     # ---- state ----
     status: RequestStatus = RequestStatus.WAITING
     token_ids: Int32Array = field(init=False)
@@ -143,8 +145,11 @@ class Request:
     num_epochs_lost: int = 0
 
     def __post_init__(self) -> None:
-        """Begin with the prompt."""
-        self.token_ids = self.prompt_token_ids
+        """Begin with all that is known."""
+        known = self.known_output_token_ids
+        self.token_ids = (
+            np.concatenate((self.prompt_token_ids, known)) if len(known) else self.prompt_token_ids
+        )
 
     @property
     def num_prompt_tokens(self) -> int:

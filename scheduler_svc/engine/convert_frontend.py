@@ -82,8 +82,10 @@ def _arrived_from_pb(
         cache_salt=new.cache_salt,
         owner=owner,
         handle=new.handle,
+        known_output_token_ids=int32_array(new.output_token_ids),
     )
-    return ArrivedRequest(request=request, deadline_ns=now_ns + new.timeout_ns if new.timeout_ns else None)
+    deadline_ns = now_ns + new.timeout_ns if new.timeout_ns else None
+    return ArrivedRequest(request=request, deadline_ns=deadline_ns, takes_over=new.takes_over)
 
 
 def _asked_end_from_pb(end: pb.EndRequest) -> AskedEnd:

@@ -123,6 +123,8 @@ class Engine:
 
     def _add(self, arrived: ArrivedRequest, arrival_ns: int) -> None:
         request = arrived.request
+        if arrived.takes_over:
+            self._finish(request.request_id, FinishReason.ABORT)
         try:
             self._group.add(request)
         except REFUSALS as error:
@@ -167,7 +169,7 @@ class Engine:
         live.queue_time_ns = time.monotonic_ns() - live.arrival_ns
         started = StartedRequest(
             handle=live.handle,
-            num_cached_tokens=admission.num_computed_tokens,
+            num_cached_tokens=min(admission.num_computed_tokens, admission.num_prompt_tokens),
             queue_time_ns=live.queue_time_ns,
         )
         self._owners.tell_started(live.owner, started)

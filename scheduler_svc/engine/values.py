@@ -51,6 +51,8 @@ class ArrivedRequest:
     request: Request
     deadline_ns: int | None
     """On the engine's monotonic clock."""
+    takes_over: bool = False
+    """A request of the same id that still lives is aborted first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from scheduler_svc.core.types import FinishReason
 from scheduler_svc.frontend.values import (
     AskedOutput,
     AskedRequest,
+    AskedResume,
     AskedSampling,
     AskedStop,
     ChatInput,
@@ -20,6 +21,7 @@ from scheduler_svc.frontend.values import (
     TextInput,
     TokenIdsInput,
     TokenLogprobs,
+    Told,
 )
 
 _OPTIONAL_SAMPLING_FIELDS = (
@@ -50,6 +52,7 @@ def read_request(message: generation_service_pb2.GenerateRequest) -> AskedReques
         output=_read_output(message.output),
         cache_salt=message.cache_salt,
         priority=message.priority if message.HasField("priority") else None,
+        resume=_read_resume(message.resume) if message.HasField("resume") else None,
     )
 
 
@@ -61,6 +64,30 @@ def read_tokenize_prompt(message: generation_service_pb2.TokenizeRequest) -> Tex
         case "chat":
             return _read_chat(message.chat)
     return None
+
+
+def write_response(told: Told) -> generation_service_pb2.GenerateResponse:
+    """Write a message of Generate."""
+    response = generation_service_pb2.GenerateResponse(request_id=told.request_id, seed=told.seed)
+    _set_event(response, told.output)
+    return response
+
+
+def write_many_response(told: Told) -> generation_service_pb2.GenerateManyResponse:
+    """Write a message of GenerateMany."""
+    response = generation_service_pb2.GenerateManyResponse(request_id=told.request_id, seed=told.seed)
+    _set_event(response, told.output)
+    return response
+
+
+def _set_event(
+    response: generation_service_pb2.GenerateResponse | generation_service_pb2.GenerateManyResponse,
+    output: Delta | Final,
+) -> None:
+    if isinstance(output, Delta):
+        response.delta.CopyFrom(write_delta(output))
+    else:
+        response.final.CopyFrom(write_final(output))
 
 
 def write_delta(delta: Delta) -> types_pb2.OutputDelta:
@@ -99,6 +126,13 @@ def _read_prompt(message: generation_service_pb2.GenerateRequest) -> PromptInput
         case "chat":
             return _read_chat(message.chat)
     return None
+
+
+def _read_resume(message: generation_service_pb2.Resume) -> AskedResume:
+    return AskedResume(
+        token_ids=np.array(message.token_ids, np.int64),
+        num_text_bytes=message.num_text_bytes if message.HasField("num_text_bytes") else None,
+    )
 
 
 def _read_chat(message: types_pb2.ChatInput) -> ChatInput:

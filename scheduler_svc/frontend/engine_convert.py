@@ -62,6 +62,8 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
         max_tokens=asked.stop.max_tokens or 0,
         cache_salt=asked.cache_salt,
         timeout_ns=timeout_ns,
+        output_token_ids=b"" if asked.resume is None else asked.resume.token_ids.astype("<i4").tobytes(),
+        takes_over=asked.resume is not None,
     )
 
 

@@ -4,6 +4,7 @@ Check, tokenize, hand to the engine, deliver; whatever happens to the client's s
 is told when nobody waits any more. Knows nothing about gRPC contexts or protobuf.
 """
 
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -14,10 +15,11 @@ from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.open_requests import OpenRequests
 from scheduler_svc.frontend.request_check import check_options, check_request
+from scheduler_svc.frontend.resume import resume_generation
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver, write_delay_seconds
-from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Delta, Ended, EngineFacts, Final
+from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Delta, Ended, EngineFacts, Final, Told
 
 
 class Generator:
@@ -36,26 +38,35 @@ class Generator:
         self,
         asked: AskedRequest,
         *,
-        write: Callable[[str, Delta | Final], Awaitable[None]],
+        write: Callable[[Told], Awaitable[None]],
         seconds_left: Callable[[], float | None],
     ) -> None:
         """Run one request to its end.
 
         Args:
-            asked: What the client asked; an empty request id is drawn here.
-            write: Writes one output of the request of this id.
+            asked: What the client asked; an empty request id is drawn here, and a seed.
+            write: Writes one message of the request.
             seconds_left: Time until the client's deadline; None without one.
 
         Raises:
             StepwireError: where the request is refused or ends with an error.
         """
         arrival_ns = time.monotonic_ns()
-        asked = replace(asked, request_id=asked.request_id or uuid4().hex)
+        asked = _with_drawn(asked)
         with self.open_requests.enter(asked.request_id) as entry:
             checked = await self._check(asked)
-            stream = self._make_stream(checked, arrival_ns)
-            if entry.is_aborted_early:
-                stream.ended(Ended(reason=FinishReason.ABORT))
+            generation = self._make_generation(checked)
+            ended = await resume_generation(generation, checked)
+            if entry.is_aborted_early and ended is None:
+                ended = Ended(reason=FinishReason.ABORT)
+            stream = RequestStream(
+                generation,
+                num_prompt_tokens=len(checked.prompt_token_ids),
+                arrival_ns=arrival_ns,
+                max_pending=self._max_pending,
+            )
+            if ended is not None:
+                stream.ended(ended)
                 handle = 0
             else:
                 timeout_ns = _timeout_ns(seconds_left())
@@ -63,7 +74,7 @@ class Generator:
             try:
                 await deliver(
                     stream,
-                    lambda output: write(asked.request_id, output),
+                    _telling(asked, write),
                     delay_seconds=lambda: write_delay_seconds(len(self.open_requests)),
                 )
             finally:
@@ -80,10 +91,10 @@ class Generator:
         _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
         return check_request(asked, prompt_token_ids, limits=limits)
 
-    def _make_stream(self, checked: CheckedRequest, arrival_ns: int) -> RequestStream:
+    def _make_generation(self, checked: CheckedRequest) -> Generation:
         stop, output = checked.asked.stop, checked.asked.output
         is_silent = not stop.includes_stop_string
-        generation = Generation(
+        return Generation(
             self.model.detokenizers.make(skips_special_tokens=output.skips_special_tokens),
             StopStringMatcher(stop.stop_strings, includes_stop_string=stop.includes_stop_string)
             if stop.stop_strings
@@ -91,12 +102,28 @@ class Generator:
             min_tokens=stop.min_tokens,
             silent_token_ids=frozenset(checked.stop_token_ids) if is_silent else frozenset(),
         )
-        return RequestStream(
-            generation,
-            num_prompt_tokens=len(checked.prompt_token_ids),
-            arrival_ns=arrival_ns,
-            max_pending=self._max_pending,
-        )
+
+
+def _with_drawn(asked: AskedRequest) -> AskedRequest:
+    """Draw what the client left to us. The seed is told, so that a broken stream can be resumed."""
+    sampling = asked.sampling
+    if sampling.seed is None:
+        sampling = replace(sampling, seed=secrets.randbits(64))
+    return replace(asked, request_id=asked.request_id or uuid4().hex, sampling=sampling)
+
+
+def _telling(
+    asked: AskedRequest, write: Callable[[Told], Awaitable[None]]
+) -> Callable[[Delta | Final], Awaitable[None]]:
+    """Return what writes the outputs of a request, with its seed in the first message."""
+    seed = asked.sampling.seed
+
+    async def tell(output: Delta | Final) -> None:
+        nonlocal seed
+        told, seed = Told(request_id=asked.request_id, output=output, seed=seed), None
+        await write(told)
+
+    return tell
 
 
 def _timeout_ns(seconds_left: float | None) -> int:

@@ -14,7 +14,7 @@ from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, Ste
 from scheduler_svc.frontend import convert
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.status import is_expected, status_of
-from scheduler_svc.frontend.values import Delta, Final
+from scheduler_svc.frontend.values import Final, Told
 
 _log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class ManyGenerations:
         try:
             await self._generator.run(
                 convert.read_request(message),
-                write=lambda _, output: self._write(message, output),
+                write=lambda told: self._write(message, told),
                 seconds_left=self._seconds_left,
             )
         except Exception as error:
@@ -92,14 +92,10 @@ class ManyGenerations:
             self._forget(message)
             await self._write_error(message.request_id, error)
 
-    async def _write(self, message: pb.GenerateRequest, output: Delta | Final) -> None:
-        response = pb.GenerateManyResponse(request_id=message.request_id)
-        if isinstance(output, Delta):
-            response.delta.CopyFrom(convert.write_delta(output))
-        else:
+    async def _write(self, message: pb.GenerateRequest, told: Told) -> None:
+        if isinstance(told.output, Final):
             self._forget(message)
-            response.final.CopyFrom(convert.write_final(output))
-        await self._send(response)
+        await self._send(convert.write_many_response(told))
 
     async def _write_error(self, request_id: str, error: Exception) -> None:
         code, message = status_of(error)

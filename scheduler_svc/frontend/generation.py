@@ -77,6 +77,10 @@ class Generation:
         self.drop()
         return delta
 
+    def put_text(self, text: str) -> None:
+        """Have ``text`` told next, as it is."""
+        self._texts.append(text)
+
     def drop(self) -> None:
         """Forget what waits to be taken."""
         self._texts, self._token_ids, self._logprobs = [], [], []

@@ -67,6 +67,8 @@ def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
     _check_sampling(asked.sampling, limits.vocab_size)
     _check_stop(asked.stop, limits.vocab_size)
     _check_output(asked.output, limits.vocab_size)
+    if asked.resume is not None:
+        check_token_ids("resume.token_ids", asked.resume.token_ids, vocab_size=limits.vocab_size)
 
 
 def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
@@ -118,7 +120,8 @@ def check_request(
     if not num_prompt_tokens:
         raise InvalidRequestError.of(f"{field} as tokens", [], "not be empty")
     min_tokens, max_tokens = asked.stop.min_tokens, asked.stop.max_tokens
-    for limit_name, limit in (("max_model_len", limits.max_model_len), ("KV cache", limits.max_pool_tokens)):
+    capacities = {"max_model_len": limits.max_model_len, "KV cache": limits.max_pool_tokens}
+    for limit_name, limit in capacities.items():
         if limit:
             _check_room(field, num_prompt_tokens, max_tokens=max_tokens, limit=limit, limit_name=limit_name)
     room = limits.max_model_len - num_prompt_tokens
@@ -126,12 +129,29 @@ def check_request(
         limit_text = f"be at most {room}, what is left of the context"
         raise InvalidRequestError.of("stop.min_tokens", min_tokens, limit_text)
     eos_token_ids = () if asked.stop.ignores_eos else limits.eos_token_ids
-    return CheckedRequest(
+    checked = CheckedRequest(
         request_id=asked.request_id,
         prompt_token_ids=prompt_token_ids,
         asked=asked,
         stop_token_ids=tuple(dict.fromkeys((*asked.stop.stop_token_ids, *eos_token_ids))),
+        max_output_tokens=max_tokens or min(filter(None, capacities.values())) - num_prompt_tokens,
     )
+    _check_resume(checked)
+    return checked
+
+
+def _check_resume(checked: CheckedRequest) -> None:
+    """Refuse output that this request could not have: too long, or going on after its end."""
+    if checked.asked.resume is None:
+        return
+    token_ids = checked.asked.resume.token_ids
+    _check_count("resume.token_ids", token_ids.tolist(), checked.max_output_tokens)
+    earlier = token_ids[checked.asked.stop.min_tokens : -1]
+    stops = np.flatnonzero(np.isin(earlier, checked.stop_token_ids))
+    if len(stops):
+        index = checked.asked.stop.min_tokens + int(stops[0])
+        limit = "be the last one, because it ends the request"
+        raise InvalidRequestError.of(f"resume.token_ids[{index}]", int(token_ids[index]), limit)
 
 
 def _check_room(

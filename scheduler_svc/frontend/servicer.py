@@ -19,7 +19,7 @@ from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
-from scheduler_svc.frontend.values import Delta, Final
+from scheduler_svc.frontend.values import Told
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -38,14 +38,9 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
     ) -> None:
         """Run one request and stream its output."""
 
-        async def write(request_id: str, output: Delta | Final) -> None:
-            response = pb.GenerateResponse(request_id=request_id)
-            if isinstance(output, Delta):
-                response.delta.CopyFrom(convert.write_delta(output))
-            else:
-                response.final.CopyFrom(convert.write_final(output))
+        async def write(told: Told) -> None:
             with cancelled_where_client_is_gone():
-                await context.write(response)
+                await context.write(convert.write_response(told))
 
         await self._generator.run(
             convert.read_request(request), write=write, seconds_left=context.time_remaining

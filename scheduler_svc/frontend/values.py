@@ -72,6 +72,16 @@ class AskedOutput:
     """None: no log-probabilities; 0: the sampled token's own only."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AskedResume:
+    """Where a broken stream had got to, not yet checked."""
+
+    token_ids: Int64Array
+    """Output that was told."""
+    num_text_bytes: int | None = None
+    """How much text was told, in UTF-8; None: as much as the tokens make certain."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRequest:
     """One generation as a client asked for it; unset fields hold their defaults."""
@@ -83,6 +93,8 @@ class AskedRequest:
     output: AskedOutput = field(default_factory=AskedOutput)
     cache_salt: str = ""
     priority: int | None = None
+    resume: AskedResume | None = None
+    """Set where the request goes on after a broken stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,6 +106,8 @@ class CheckedRequest:
     asked: AskedRequest
     stop_token_ids: tuple[int, ...]
     """The client's, and the model's end-of-sequence ids unless they are ignored."""
+    max_output_tokens: int
+    """Most tokens of output, as far as the limits are known; those of ``resume`` are among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +152,16 @@ class Final:
     first_token_time_ns: int
     """From arrival to the first token; 0 where there was none."""
     total_time_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """One message to a client about one of its requests."""
+
+    request_id: str
+    output: Delta | Final
+    seed: int | None
+    """The request's seed, in its first message only."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

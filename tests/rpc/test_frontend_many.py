@@ -16,7 +16,7 @@ from scheduler_svc.errors import QueueFullError
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
 from scheduler_svc.frontend.served_model import ServedModel
-from scheduler_svc.frontend.values import AskedRequest, Final, TextInput
+from scheduler_svc.frontend.values import AskedRequest, Final, TextInput, Told
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
 
@@ -120,7 +120,7 @@ class ScriptedGenerator:
         assert isinstance(asked.prompt, TextInput)
         if asked.prompt.text == "fails":
             raise QueueFullError("full")
-        await write(asked.request_id, FINAL)
+        await write(Told(request_id=asked.request_id, output=FINAL, seed=None))
 
     def abort(self, request_id: str) -> None:
         self.aborted_ids.append(request_id)

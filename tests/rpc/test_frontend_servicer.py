@@ -128,7 +128,7 @@ async def test_defaults_reach_the_engine(bench: FrontendBench) -> None:
     new = await bench.engine.next_request()
     call.cancel()
     assert len(new.request_id) == 32
-    assert (new.max_tokens, new.has_seed) == (0, False)
+    assert (new.max_tokens, new.has_seed) == (0, True)
     lane = new.sampling
     assert (lane.temperature, lane.top_p, lane.repetition_penalty) == (1, 1, 1)
     assert (lane.stop_token_ids, lane.num_logprobs_plus_one) == (b"", 0)

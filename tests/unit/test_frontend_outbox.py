@@ -104,7 +104,11 @@ async def test_a_broken_stream_fails_its_requests_and_nothing_of_them_reaches_th
 
     link = EngineLink("/nowhere.sock", frontend_index=0, on_facts=on_facts)
     checked = CheckedRequest(
-        request_id="r", prompt_token_ids=np.array([1], np.int32), asked=AskedRequest(), stop_token_ids=()
+        request_id="r",
+        prompt_token_ids=np.array([1], np.int32),
+        asked=AskedRequest(),
+        stop_token_ids=(),
+        max_output_tokens=1,
     )
     with pytest.raises(WorkerUnavailableError, match="the engine is not there"):
         link.submit(checked, Sink(), timeout_ns=0)

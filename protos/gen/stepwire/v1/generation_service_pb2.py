@@ -26,7 +26,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from stepwire.v1 import types_pb2 as stepwire_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$stepwire/v1/generation_service.proto\x12\x0bstepwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17stepwire/v1/types.proto\"\xcb\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.stepwire.v1.TokenIdsH\x00\x12&\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x16.stepwire.v1.ChatInputH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.stepwire.v1.SamplingParams\x12%\n\x04stop\x18\x06 \x01(\x0b\x32\x17.stepwire.v1.StopParams\x12)\n\x06output\x18\x07 \x01(\x0b\x32\x19.stepwire.v1.OutputParams\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x15\n\x08priority\x18\t \x01(\x05H\x01\x88\x01\x01\x42\x07\n\x05inputB\x0b\n\t_priority\"\x85\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x18.stepwire.v1.OutputDeltaH\x00\x12)\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x18.stepwire.v1.FinalOutputH\x00\x42\x07\n\x05\x65vent\"m\n\x13GenerateManyRequest\x12\x30\n\x08generate\x18\x01 \x01(\x0b\x32\x1c.stepwire.v1.GenerateRequestH\x00\x12\x1a\n\x10\x61\x62ort_request_id\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x61\x63tion\"-\n\x0cRequestError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\"\xb5\x01\n\x14GenerateManyResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x18.stepwire.v1.OutputDeltaH\x00\x12)\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x18.stepwire.v1.FinalOutputH\x00\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.stepwire.v1.RequestErrorH\x00\x42\x07\n\x05\x65vent\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse\"\x15\n\x13GetModelInfoRequest\"\xb5\x01\n\x14GetModelInfoResponse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\"\x17\n\x15GetServerStateRequest\"\xf3\x02\n\x0bWorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nis_serving\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cworker_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x19\n\x11\x61ttention_backend\x18\x06 \x01(\t\x12\x1b\n\x13num_steps_in_flight\x18\x07 \x01(\r\x12\x11\n\tnum_steps\x18\x08 \x01(\x04\x12\x13\n\x0bnum_waiting\x18\t \x01(\r\x12\x13\n\x0bnum_running\x18\n \x01(\r\x12\x15\n\rnum_preempted\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\r \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x0e \x01(\r\x12\x1c\n\x14kv_cache_usage_ratio\x18\x0f \x01(\x01\x12\x17\n\x0fnum_epochs_lost\x18\x10 \x01(\x04\"\xb3\x03\n\x16GetServerStateResponse\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_preempted\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x1c\n\x14kv_cache_usage_ratio\x18\x07 \x01(\x01\x12\x1f\n\x17num_prompt_tokens_total\x18\x08 \x01(\x04\x12\x1f\n\x17num_cached_tokens_total\x18\t \x01(\x04\x12\x1f\n\x17num_output_tokens_total\x18\n \x01(\x04\x12\x1a\n\x12num_finished_total\x18\x0b \x01(\x04\x12\x1d\n\x15num_preemptions_total\x18\x0c \x01(\x04\x12)\n\x07workers\x18\r \x03(\x0b\x32\x18.stepwire.v1.WorkerState\x12)\n\x06uptime\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\"R\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12&\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x16.stepwire.v1.ChatInputH\x00\x42\x07\n\x05input\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xbf\x04\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.stepwire.v1.GenerateRequest\x1a\x1d.stepwire.v1.GenerateResponse0\x01\x12W\n\x0cGenerateMany\x12 .stepwire.v1.GenerateManyRequest\x1a!.stepwire.v1.GenerateManyResponse(\x01\x30\x01\x12>\n\x05\x41\x62ort\x12\x19.stepwire.v1.AbortRequest\x1a\x1a.stepwire.v1.AbortResponse\x12S\n\x0cGetModelInfo\x12 .stepwire.v1.GetModelInfoRequest\x1a!.stepwire.v1.GetModelInfoResponse\x12Y\n\x0eGetServerState\x12\".stepwire.v1.GetServerStateRequest\x1a#.stepwire.v1.GetServerStateResponse\x12G\n\x08Tokenize\x12\x1c.stepwire.v1.TokenizeRequest\x1a\x1d.stepwire.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.stepwire.v1.DetokenizeRequest\x1a\x1f.stepwire.v1.DetokenizeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$stepwire/v1/generation_service.proto\x12\x0bstepwire.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17stepwire/v1/types.proto\"\xf0\x02\n\x0fGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12*\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x15.stepwire.v1.TokenIdsH\x00\x12&\n\x04\x63hat\x18\x04 \x01(\x0b\x32\x16.stepwire.v1.ChatInputH\x00\x12-\n\x08sampling\x18\x05 \x01(\x0b\x32\x1b.stepwire.v1.SamplingParams\x12%\n\x04stop\x18\x06 \x01(\x0b\x32\x17.stepwire.v1.StopParams\x12)\n\x06output\x18\x07 \x01(\x0b\x32\x19.stepwire.v1.OutputParams\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x15\n\x08priority\x18\t \x01(\x05H\x01\x88\x01\x01\x12#\n\x06resume\x18\n \x01(\x0b\x32\x13.stepwire.v1.ResumeB\x07\n\x05inputB\x0b\n\t_priority\"K\n\x06Resume\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x0enum_text_bytes\x18\x02 \x01(\rH\x00\x88\x01\x01\x42\x11\n\x0f_num_text_bytes\"\xce\x01\n\x10GenerateResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x18.stepwire.v1.OutputDeltaH\x00\x12)\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x18.stepwire.v1.FinalOutputH\x00\x12+\n\x06status\x18\x05 \x01(\x0b\x32\x19.stepwire.v1.StatusUpdateH\x00\x12\x11\n\x04seed\x18\x04 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05\x65ventB\x07\n\x05_seed\"m\n\x13GenerateManyRequest\x12\x30\n\x08generate\x18\x01 \x01(\x0b\x32\x1c.stepwire.v1.GenerateRequestH\x00\x12\x1a\n\x10\x61\x62ort_request_id\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x61\x63tion\"[\n\x0cRequestError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x14\n\x0cis_resumable\x18\x03 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x04 \x01(\r\"\xfe\x01\n\x14GenerateManyResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12)\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x18.stepwire.v1.OutputDeltaH\x00\x12)\n\x05\x66inal\x18\x03 \x01(\x0b\x32\x18.stepwire.v1.FinalOutputH\x00\x12*\n\x05\x65rror\x18\x04 \x01(\x0b\x32\x19.stepwire.v1.RequestErrorH\x00\x12+\n\x06status\x18\x06 \x01(\x0b\x32\x19.stepwire.v1.StatusUpdateH\x00\x12\x11\n\x04seed\x18\x05 \x01(\x04H\x01\x88\x01\x01\x42\x07\n\x05\x65ventB\x07\n\x05_seed\"\"\n\x0c\x41\x62ortRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0f\n\rAbortResponse\"\x15\n\x13GetModelInfoRequest\"\xb5\x01\n\x14GetModelInfoResponse\x12\x12\n\nmodel_name\x18\x01 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x02 \x01(\t\x12\x12\n\nvocab_size\x18\x03 \x01(\r\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x15\n\reos_token_ids\x18\x05 \x03(\r\x12\x19\n\x11has_chat_template\x18\x06 \x01(\x08\x12\x16\n\x0eserver_version\x18\x07 \x01(\t\"\x17\n\x15GetServerStateRequest\"\xf3\x02\n\x0bWorkerState\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nis_serving\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cworker_epoch\x18\x04 \x01(\x04\x12\x0e\n\x06\x64\x65vice\x18\x05 \x01(\t\x12\x19\n\x11\x61ttention_backend\x18\x06 \x01(\t\x12\x1b\n\x13num_steps_in_flight\x18\x07 \x01(\r\x12\x11\n\tnum_steps\x18\x08 \x01(\x04\x12\x13\n\x0bnum_waiting\x18\t \x01(\r\x12\x13\n\x0bnum_running\x18\n \x01(\r\x12\x15\n\rnum_preempted\x18\x0b \x01(\r\x12\x12\n\nnum_blocks\x18\x0c \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\r \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x0e \x01(\r\x12\x1c\n\x14kv_cache_usage_ratio\x18\x0f \x01(\x01\x12\x17\n\x0fnum_epochs_lost\x18\x10 \x01(\x04\"\xb3\x03\n\x16GetServerStateResponse\x12\x13\n\x0bnum_waiting\x18\x01 \x01(\r\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x15\n\rnum_preempted\x18\x03 \x01(\r\x12\x12\n\nnum_blocks\x18\x04 \x01(\r\x12\x17\n\x0fnum_free_blocks\x18\x05 \x01(\r\x12\x19\n\x11num_cached_blocks\x18\x06 \x01(\r\x12\x1c\n\x14kv_cache_usage_ratio\x18\x07 \x01(\x01\x12\x1f\n\x17num_prompt_tokens_total\x18\x08 \x01(\x04\x12\x1f\n\x17num_cached_tokens_total\x18\t \x01(\x04\x12\x1f\n\x17num_output_tokens_total\x18\n \x01(\x04\x12\x1a\n\x12num_finished_total\x18\x0b \x01(\x04\x12\x1d\n\x15num_preemptions_total\x18\x0c \x01(\x04\x12)\n\x07workers\x18\r \x03(\x0b\x32\x18.stepwire.v1.WorkerState\x12)\n\x06uptime\x18\x0e \x01(\x0b\x32\x19.google.protobuf.Duration\"R\n\x0fTokenizeRequest\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12&\n\x04\x63hat\x18\x02 \x01(\x0b\x32\x16.stepwire.v1.ChatInputH\x00\x42\x07\n\x05input\"3\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\"C\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x1b\n\x13skip_special_tokens\x18\x02 \x01(\x08\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t2\xbf\x04\n\x11GenerationService\x12I\n\x08Generate\x12\x1c.stepwire.v1.GenerateRequest\x1a\x1d.stepwire.v1.GenerateResponse0\x01\x12W\n\x0cGenerateMany\x12 .stepwire.v1.GenerateManyRequest\x1a!.stepwire.v1.GenerateManyResponse(\x01\x30\x01\x12>\n\x05\x41\x62ort\x12\x19.stepwire.v1.AbortRequest\x1a\x1a.stepwire.v1.AbortResponse\x12S\n\x0cGetModelInfo\x12 .stepwire.v1.GetModelInfoRequest\x1a!.stepwire.v1.GetModelInfoResponse\x12Y\n\x0eGetServerState\x12\".stepwire.v1.GetServerStateRequest\x1a#.stepwire.v1.GetServerStateResponse\x12G\n\x08Tokenize\x12\x1c.stepwire.v1.TokenizeRequest\x1a\x1d.stepwire.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.stepwire.v1.DetokenizeRequest\x1a\x1f.stepwire.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,37 +34,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepwire.v1.generation_serv
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_GENERATEREQUEST']._serialized_start=111
-  _globals['_GENERATEREQUEST']._serialized_end=442
-  _globals['_GENERATERESPONSE']._serialized_start=445
-  _globals['_GENERATERESPONSE']._serialized_end=578
-  _globals['_GENERATEMANYREQUEST']._serialized_start=580
-  _globals['_GENERATEMANYREQUEST']._serialized_end=689
-  _globals['_REQUESTERROR']._serialized_start=691
-  _globals['_REQUESTERROR']._serialized_end=736
-  _globals['_GENERATEMANYRESPONSE']._serialized_start=739
-  _globals['_GENERATEMANYRESPONSE']._serialized_end=920
-  _globals['_ABORTREQUEST']._serialized_start=922
-  _globals['_ABORTREQUEST']._serialized_end=956
-  _globals['_ABORTRESPONSE']._serialized_start=958
-  _globals['_ABORTRESPONSE']._serialized_end=973
-  _globals['_GETMODELINFOREQUEST']._serialized_start=975
-  _globals['_GETMODELINFOREQUEST']._serialized_end=996
-  _globals['_GETMODELINFORESPONSE']._serialized_start=999
-  _globals['_GETMODELINFORESPONSE']._serialized_end=1180
-  _globals['_GETSERVERSTATEREQUEST']._serialized_start=1182
-  _globals['_GETSERVERSTATEREQUEST']._serialized_end=1205
-  _globals['_WORKERSTATE']._serialized_start=1208
-  _globals['_WORKERSTATE']._serialized_end=1579
-  _globals['_GETSERVERSTATERESPONSE']._serialized_start=1582
-  _globals['_GETSERVERSTATERESPONSE']._serialized_end=2017
-  _globals['_TOKENIZEREQUEST']._serialized_start=2019
-  _globals['_TOKENIZEREQUEST']._serialized_end=2101
-  _globals['_TOKENIZERESPONSE']._serialized_start=2103
-  _globals['_TOKENIZERESPONSE']._serialized_end=2154
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2156
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2223
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2225
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2259
-  _globals['_GENERATIONSERVICE']._serialized_start=2262
-  _globals['_GENERATIONSERVICE']._serialized_end=2837
+  _globals['_GENERATEREQUEST']._serialized_end=479
+  _globals['_RESUME']._serialized_start=481
+  _globals['_RESUME']._serialized_end=556
+  _globals['_GENERATERESPONSE']._serialized_start=559
+  _globals['_GENERATERESPONSE']._serialized_end=765
+  _globals['_GENERATEMANYREQUEST']._serialized_start=767
+  _globals['_GENERATEMANYREQUEST']._serialized_end=876
+  _globals['_REQUESTERROR']._serialized_start=878
+  _globals['_REQUESTERROR']._serialized_end=969
+  _globals['_GENERATEMANYRESPONSE']._serialized_start=972
+  _globals['_GENERATEMANYRESPONSE']._serialized_end=1226
+  _globals['_ABORTREQUEST']._serialized_start=1228
+  _globals['_ABORTREQUEST']._serialized_end=1262
+  _globals['_ABORTRESPONSE']._serialized_start=1264
+  _globals['_ABORTRESPONSE']._serialized_end=1279
+  _globals['_GETMODELINFOREQUEST']._serialized_start=1281
+  _globals['_GETMODELINFOREQUEST']._serialized_end=1302
+  _globals['_GETMODELINFORESPONSE']._serialized_start=1305
+  _globals['_GETMODELINFORESPONSE']._serialized_end=1486
+  _globals['_GETSERVERSTATEREQUEST']._serialized_start=1488
+  _globals['_GETSERVERSTATEREQUEST']._serialized_end=1511
+  _globals['_WORKERSTATE']._serialized_start=1514
+  _globals['_WORKERSTATE']._serialized_end=1885
+  _globals['_GETSERVERSTATERESPONSE']._serialized_start=1888
+  _globals['_GETSERVERSTATERESPONSE']._serialized_end=2323
+  _globals['_TOKENIZEREQUEST']._serialized_start=2325
+  _globals['_TOKENIZEREQUEST']._serialized_end=2407
+  _globals['_TOKENIZERESPONSE']._serialized_start=2409
+  _globals['_TOKENIZERESPONSE']._serialized_end=2460
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2462
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2529
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2531
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2565
+  _globals['_GENERATIONSERVICE']._serialized_start=2568
+  _globals['_GENERATIONSERVICE']._serialized_end=3143
 # @@protoc_insertion_point(module_scope)

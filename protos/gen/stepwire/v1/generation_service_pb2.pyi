@@ -11,7 +11,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling", "stop", "output", "cache_salt", "priority")
+    __slots__ = ("request_id", "text", "token_ids", "chat", "sampling", "stop", "output", "cache_salt", "priority", "resume")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class GenerateRequest(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    RESUME_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     text: str
     token_ids: _types_pb2.TokenIds
@@ -30,17 +31,30 @@ class GenerateRequest(_message.Message):
     output: _types_pb2.OutputParams
     cache_salt: str
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[_types_pb2.TokenIds, _Mapping]] = ..., chat: _Optional[_Union[_types_pb2.ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_types_pb2.StopParams, _Mapping]] = ..., output: _Optional[_Union[_types_pb2.OutputParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ...) -> None: ...
+    resume: Resume
+    def __init__(self, request_id: _Optional[str] = ..., text: _Optional[str] = ..., token_ids: _Optional[_Union[_types_pb2.TokenIds, _Mapping]] = ..., chat: _Optional[_Union[_types_pb2.ChatInput, _Mapping]] = ..., sampling: _Optional[_Union[_types_pb2.SamplingParams, _Mapping]] = ..., stop: _Optional[_Union[_types_pb2.StopParams, _Mapping]] = ..., output: _Optional[_Union[_types_pb2.OutputParams, _Mapping]] = ..., cache_salt: _Optional[str] = ..., priority: _Optional[int] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ...) -> None: ...
+
+class Resume(_message.Message):
+    __slots__ = ("token_ids", "num_text_bytes")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    NUM_TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    num_text_bytes: int
+    def __init__(self, token_ids: _Optional[_Iterable[int]] = ..., num_text_bytes: _Optional[int] = ...) -> None: ...
 
 class GenerateResponse(_message.Message):
-    __slots__ = ("request_id", "delta", "final")
+    __slots__ = ("request_id", "delta", "final", "status", "seed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     delta: _types_pb2.OutputDelta
     final: _types_pb2.FinalOutput
-    def __init__(self, request_id: _Optional[str] = ..., delta: _Optional[_Union[_types_pb2.OutputDelta, _Mapping]] = ..., final: _Optional[_Union[_types_pb2.FinalOutput, _Mapping]] = ...) -> None: ...
+    status: _types_pb2.StatusUpdate
+    seed: int
+    def __init__(self, request_id: _Optional[str] = ..., delta: _Optional[_Union[_types_pb2.OutputDelta, _Mapping]] = ..., final: _Optional[_Union[_types_pb2.FinalOutput, _Mapping]] = ..., status: _Optional[_Union[_types_pb2.StatusUpdate, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class GenerateManyRequest(_message.Message):
     __slots__ = ("generate", "abort_request_id")
@@ -51,24 +65,32 @@ class GenerateManyRequest(_message.Message):
     def __init__(self, generate: _Optional[_Union[GenerateRequest, _Mapping]] = ..., abort_request_id: _Optional[str] = ...) -> None: ...
 
 class RequestError(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "is_resumable", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    IS_RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    is_resumable: bool
+    retry_after_ms: int
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., is_resumable: _Optional[bool] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class GenerateManyResponse(_message.Message):
-    __slots__ = ("request_id", "delta", "final", "error")
+    __slots__ = ("request_id", "delta", "final", "error", "status", "seed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     delta: _types_pb2.OutputDelta
     final: _types_pb2.FinalOutput
     error: RequestError
-    def __init__(self, request_id: _Optional[str] = ..., delta: _Optional[_Union[_types_pb2.OutputDelta, _Mapping]] = ..., final: _Optional[_Union[_types_pb2.FinalOutput, _Mapping]] = ..., error: _Optional[_Union[RequestError, _Mapping]] = ...) -> None: ...
+    status: _types_pb2.StatusUpdate
+    seed: int
+    def __init__(self, request_id: _Optional[str] = ..., delta: _Optional[_Union[_types_pb2.OutputDelta, _Mapping]] = ..., final: _Optional[_Union[_types_pb2.FinalOutput, _Mapping]] = ..., error: _Optional[_Union[RequestError, _Mapping]] = ..., status: _Optional[_Union[_types_pb2.StatusUpdate, _Mapping]] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class AbortRequest(_message.Message):
     __slots__ = ("request_id",)

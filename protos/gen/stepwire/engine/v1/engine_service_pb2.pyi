@@ -63,7 +63,7 @@ class FrontendHello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., frontend_index: _Optional[int] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,8 @@ class NewRequest(_message.Message):
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_NS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -80,7 +82,9 @@ class NewRequest(_message.Message):
     max_tokens: int
     cache_salt: str
     timeout_ns: int
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ...) -> None: ...
+    output_token_ids: bytes
+    takes_over: bool
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("handle", "reason", "num_output_tokens")

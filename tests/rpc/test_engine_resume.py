@@ -1,0 +1,75 @@
+"""Requests that come with output from before, through the engine: the tokens that would have come."""
+
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+from stepwire.engine.v1 import engine_service_pb2 as pb
+
+from tests.rpc.engine_bench import attached, new_request, num_running, running_engine, wait_until
+from tests.stand_in_lanes import expected_tokens
+from tests.stand_in_worker import StandInWorker
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[StandInWorker]:
+    """Run a stand-in worker, which must have seen no fault at the end."""
+    worker = StandInWorker()
+    await worker.start()
+    yield worker
+    await worker.stop()
+    assert worker.faults == []
+
+
+def resumed(handle: int, num_known: int, **fields: object) -> pb.NewRequest:
+    """Build a request of 5 prompt tokens and seed 7 that goes on after ``num_known`` tokens."""
+    known = np.array(expected_tokens(7, 5, num_known), "<i4").tobytes()
+    return new_request(
+        handle, [1, 2, 3, 4, 5], seed=7, output_token_ids=known, **{"max_tokens": 12, **fields}
+    )
+
+
+async def test_a_resumed_request_gets_the_tokens_that_would_have_come(worker: StandInWorker) -> None:
+    async with running_engine(worker.address) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        for num_known in range(12):
+            await probe.submit(resumed(num_known + 1, num_known))
+        await probe.wait_ended(*range(1, 13))
+        for num_known in range(12):
+            assert probe.tokens[num_known + 1] == expected_tokens(7, 5, 12)[num_known:]
+            assert probe.ended[num_known + 1].num_output_tokens == 12
+            assert probe.started[num_known + 1][0] <= 5
+        await engine.wait_idle()
+
+
+async def test_a_resumed_request_takes_the_place_of_one_that_still_runs(worker: StandInWorker) -> None:
+    worker.may_run.clear()
+    async with (
+        running_engine(worker.address) as engine,
+        attached(engine) as old,
+        attached(engine) as new,
+    ):
+        await new.wait_ready()
+        await old.submit(resumed(1, 0, request_id="r"))
+        await wait_until(lambda: num_running(engine) == 1)
+        await new.submit(resumed(1, 3, request_id="r"))
+        await new.wait_ended(1)
+        assert new.ended[1].reason == pb.REQUEST_END_DUPLICATE_ID
+        await new.submit(resumed(2, 3, request_id="r", takes_over=True))
+        await old.wait_ended(1)
+        assert old.ended[1].reason == pb.REQUEST_END_ABORT
+        worker.may_run.set()
+        await new.wait_ended(2)
+        assert new.tokens[2] == expected_tokens(7, 5, 12)[3:]
+        await engine.wait_idle()
+
+
+async def test_nothing_to_take_over_is_no_fault(worker: StandInWorker) -> None:
+    async with running_engine(worker.address) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        await probe.submit(resumed(1, 11, takes_over=True))
+        await probe.wait_ended(1)
+        assert probe.ended[1].reason == pb.REQUEST_END_LENGTH
+        await probe.submit(resumed(2, 12, takes_over=True))
+        await probe.wait_ended(2)
+        assert probe.ended[2].reason == pb.REQUEST_END_INVALID

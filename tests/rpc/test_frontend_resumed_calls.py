@@ -1,0 +1,116 @@
+"""Resume as clients see it: the seed that is told, what reaches the engine, what is told again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from stepwire.engine.v1 import engine_service_pb2 as engine_pb
+from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import types_pb2
+
+from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
+    async with running_frontend(folder, tmp_path, drain_seconds=0.2) as bench:
+        yield bench
+
+
+async def read_all(call: Any) -> list[Any]:
+    """Read a stream to its end."""
+    messages = []
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while (message := await call.read()) is not grpc.aio.EOF:
+            messages.append(message)
+    return messages
+
+
+def resume_request(text: str, num_text_bytes: int | None = None, **fields: Any) -> pb.GenerateRequest:
+    """Build a request that goes on after ``text``, of which each byte is a token."""
+    resume = pb.Resume(token_ids=text.encode(), num_text_bytes=num_text_bytes)
+    return pb.GenerateRequest(**{"request_id": "r", "text": "x", "resume": resume, **fields})
+
+
+async def test_the_seed_is_told_in_the_first_message_only(bench: FrontendBench) -> None:
+    for given in (0, 2**64 - 1, None):
+        sampling = types_pb2.SamplingParams(seed=given)
+        call = bench.stub.Generate(pb.GenerateRequest(text="x", sampling=sampling))
+        new = await bench.engine.next_request()
+        assert new.has_seed
+        assert given in (None, new.sampling.seed)
+        bench.engine.send_text(new.handle, "a")
+        first = await call.read()
+        assert (first.HasField("seed"), first.seed) == (True, new.sampling.seed)
+        bench.engine.end(new.handle, engine_pb.REQUEST_END_LENGTH)
+        assert [message.HasField("seed") for message in await read_all(call)] == [False]
+
+
+async def test_many_streams_tell_each_request_s_seed(bench: FrontendBench) -> None:
+    call = bench.stub.GenerateMany()
+    for request_id in ("a", "b"):
+        await call.write(pb.GenerateManyRequest(generate=pb.GenerateRequest(request_id=request_id, text="x")))
+        new = await bench.engine.next_request()
+        bench.engine.end(new.handle, engine_pb.REQUEST_END_LENGTH)
+        response = await call.read()
+        assert (response.request_id, response.seed) == (request_id, new.sampling.seed)
+    await call.done_writing()
+    assert await read_all(call) == []
+
+
+async def test_resumed_output_goes_on_and_counts(bench: FrontendBench) -> None:
+    stop = types_pb2.StopParams(stop_strings=["cd"], max_tokens=9)
+    call = bench.stub.Generate(resume_request("abc", stop=stop))
+    new = await bench.engine.next_request()
+    assert np.frombuffer(new.output_token_ids, "<i4").tolist() == list(b"abc")
+    assert (new.takes_over, new.max_tokens, new.request_id) == (True, 9, "r")
+    bench.engine.send_text(new.handle, "éd")
+    bench.engine.send_text(new.handle, "cd")
+    responses = await read_all(call)
+    assert "".join(response.delta.text for response in responses) == "céd"
+    assert [token for response in responses for token in response.delta.token_ids] == list("édcd".encode())
+    assert responses[-1].final.matched_stop_string == "cd"
+    assert responses[-1].final.usage == types_pb2.Usage(num_prompt_tokens=1, num_output_tokens=8)
+    assert (await bench.engine.next_end()).num_output_tokens == 8
+
+
+async def test_a_request_that_is_none_takes_nothing_over(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(text="x"))
+    new = await bench.engine.next_request()
+    assert (new.takes_over, new.output_token_ids) == (False, b"")
+    call.cancel()
+
+
+async def test_what_has_ended_already_is_told_its_end_without_the_engine(bench: FrontendBench) -> None:
+    stop = types_pb2.StopParams(max_tokens=4, stop_strings=["de"])
+    responses = await read_all(bench.stub.Generate(resume_request("abcd", 3, stop=stop)))
+    assert [response.delta.text for response in responses[:-1]] == ["d"]
+    final = responses[-1].final
+    assert final.finish_reason == types_pb2.FINISH_REASON_LENGTH
+    assert final.usage == types_pb2.Usage(num_prompt_tokens=1, num_output_tokens=4)
+    assert bench.engine.new_requests.empty()
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "num_text_bytes", "message"),
+    [
+        ([97, 260], None, "resume.token_ids[1] is 260, but must be in [0, 260), the vocabulary"),
+        ([97], 3, "resume.num_text_bytes is 3, but must be at most 1, the text of resume.token_ids"),
+    ],
+)
+async def test_wrong_output_is_refused(
+    bench: FrontendBench, token_ids: list[int], num_text_bytes: int | None, message: str
+) -> None:
+    resume = pb.Resume(token_ids=token_ids, num_text_bytes=num_text_bytes)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(bench.stub.Generate(pb.GenerateRequest(text="x", resume=resume)))
+    assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)
