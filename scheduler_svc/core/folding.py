@@ -6,9 +6,13 @@ has ended is dropped, one whose request was preempted still counts. Knows nothin
 
 import numpy as np
 
+from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.plan import FinishedRequest, Logprobs, StepOutputs, StepResult
 from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import BoolArray, FinishReason, Incarnation, Int32Array, Int64Array, Request
+
+NO_TOKEN = -2
+"""Stands for a lane without a new token; equals no token id, nor an unused place of ``stop_ids``."""
 
 
 def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
@@ -20,26 +24,28 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     assert state.in_flight, f"step {result.step_id} has a result but nothing is in flight"
     step = state.in_flight.popleft()
     assert step.step_id == result.step_id, f"result of step {result.step_id}, expected {step.step_id}"
-    assert len(result.token_ids) == step.num_samples, "one token for each sampling row"
+    assert len(result.token_ids) == len(step.sample_lanes), "one token for each sampling row"
     lanes = state.lanes
-    is_live = lanes.incarnation[step.lanes] == step.incarnations
-    live_lanes = step.lanes[is_live]
-    lanes.num_computed[live_lanes] += step.num_tokens[is_live]
-    lanes.num_rows_in_flight[live_lanes] -= 1
+    is_live = lanes.incarnation == step.incarnations
+    lanes.num_computed += step.num_tokens * is_live
+    lanes.num_rows_in_flight -= is_live
 
-    kept, token_lanes = _kept_tokens(step, is_live)
-    token_ids = result.token_ids[kept]
+    token_ids, token_lanes, kept = result.token_ids, step.sample_lanes, None
+    is_kept = is_live[token_lanes]
+    if not is_kept.all():
+        kept = is_kept.nonzero()[0]
+        token_ids, token_lanes = token_ids[kept], token_lanes[kept]
     owners, handles = lanes.owner[token_lanes], lanes.handle[token_lanes]
-    is_stop, is_length = _append_tokens(state, token_lanes, token_ids)
-    finished = _end_lanes(state, token_lanes, token_ids, is_stop=is_stop, is_length=is_length)
+    finished = _append_tokens(state, token_lanes, token_ids)
 
-    if state.late_requests and len(live_lanes) < len(step.lanes):
+    if state.late_requests:
         late = _fold_late_rows(state, step, result.token_ids, is_live=is_live)
-        kept = np.concatenate([kept, np.array(late.indices, np.int64)])
-        token_ids = result.token_ids[kept]
-        owners = np.concatenate([owners, np.array(late.owners, np.int32)])
-        handles = np.concatenate([handles, np.array(late.handles, np.int64)])
         finished += late.finished
+        if kept is not None:
+            kept = np.concatenate([kept, np.array(late.indices, np.int64)])
+            token_ids = result.token_ids[kept]
+            owners = np.concatenate([owners, np.array(late.owners, np.int32)])
+            handles = np.concatenate([handles, np.array(late.handles, np.int64)])
     state.totals.num_output_tokens += len(token_ids)
     return StepOutputs(
         owners=owners,
@@ -50,47 +56,35 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     )
 
 
-def _kept_tokens(step: InFlightStep, is_live: BoolArray) -> tuple[Int64Array, Int64Array]:
-    """Find the tokens whose request still holds its lane: their indices in the result, and their lanes."""
-    if step.all_sample:
-        kept = is_live.nonzero()[0]
-        return kept, step.lanes[kept]
-    row_of_token = step.samples.nonzero()[0]
-    kept = is_live[row_of_token].nonzero()[0]
-    return kept, step.lanes[row_of_token[kept]]
-
-
 def _append_tokens(
-    state: SchedulerState, lanes_of_tokens: Int64Array, token_ids: Int32Array
-) -> tuple[BoolArray, BoolArray]:
-    """Append each lane's new token; tell which of them stop their request, and which reach its end."""
-    lanes = state.lanes
-    positions = lanes.num_folded[lanes_of_tokens]
-    lanes.num_folded[lanes_of_tokens] = positions + 1
-    lanes.token_ids[lanes_of_tokens, positions] = token_ids
-    is_stop = (lanes.stop_ids[: lanes.num_stop_columns, lanes_of_tokens] == token_ids).any(axis=0)
-    if lanes.some_have_many_stops:
-        for index in np.flatnonzero(lanes.has_many_stops[lanes_of_tokens]).tolist():
-            request = lanes.request(lanes_of_tokens[index])
-            is_stop[index] = token_ids[index] in request.sampling.stop_token_ids
-    is_stop &= positions >= lanes.stops_from[lanes_of_tokens]
-    return is_stop, positions + 1 >= lanes.max_total[lanes_of_tokens]
-
-
-def _end_lanes(
-    state: SchedulerState,
-    lanes_of_tokens: Int64Array,
-    token_ids: Int32Array,
-    *,
-    is_stop: BoolArray,
-    is_length: BoolArray,
+    state: SchedulerState, token_lanes: Int64Array, token_ids: Int32Array
 ) -> list[FinishedRequest]:
-    """End the requests whose new token stops them or is their last."""
-    finished = []
-    for index in (is_stop | is_length).nonzero()[0].tolist():
-        request = state.lanes.request(lanes_of_tokens[index])
-        finished.append(_end(state, request, int(token_ids[index]), is_stop=bool(is_stop[index])))
-    return finished
+    """Append each lane's new token; end the requests that it stops, and those that reach their length."""
+    lanes = state.lanes
+    new_tokens = np.full(len(lanes.num_folded), NO_TOKEN, np.int32)
+    new_tokens[token_lanes] = token_ids
+    is_new = new_tokens != NO_TOKEN
+    lanes.write_tokens(token_lanes, token_ids)
+    lanes.num_folded += is_new
+    is_stop = _find_stops(lanes, new_tokens)
+    is_end = is_stop | (lanes.num_folded >= lanes.max_total)
+    is_end &= is_new
+    return [
+        _end(state, lanes.request(lane), int(new_tokens[lane]), is_stop=bool(is_stop[lane]))
+        for lane in is_end.nonzero()[0].tolist()
+    ]
+
+
+def _find_stops(lanes: LaneTable, new_tokens: Int32Array) -> BoolArray:
+    """Tell which lanes' new tokens stop their requests."""
+    is_stop = np.zeros(len(new_tokens), np.bool_)
+    for column in lanes.stop_ids[: lanes.num_stop_columns]:
+        is_stop |= column == new_tokens
+    if lanes.some_have_many_stops:
+        for lane in (lanes.has_many_stops & (new_tokens != NO_TOKEN)).nonzero()[0].tolist():
+            is_stop[lane] = new_tokens[lane] in lanes.request(lane).sampling.stop_token_ids
+    is_stop &= lanes.num_folded > lanes.stops_from
+    return is_stop
 
 
 def _end(state: SchedulerState, request: Request, token_id: int, *, is_stop: bool) -> FinishedRequest:
@@ -114,17 +108,17 @@ def _fold_late_rows(
 ) -> _LateOutputs:
     """Fold the rows whose lane was taken away meanwhile."""
     late = _LateOutputs()
-    token_of_row = np.cumsum(step.samples) - 1
-    for row in np.flatnonzero(~is_live).tolist():
-        incarnation = Incarnation(int(step.incarnations[row]))
+    index_of_lane = {lane: index for index, lane in enumerate(step.sample_lanes.tolist())}
+    for lane in (~is_live & (step.num_tokens > 0)).nonzero()[0].tolist():
+        incarnation = Incarnation(int(step.incarnations[lane]))
         request = state.late_requests.get(incarnation)
         if request is None:
             continue  # the request has ended: its row is dropped
         request.num_late_rows -= 1
         if not request.num_late_rows:
             del state.late_requests[incarnation]
-        if step.samples[row]:
-            index = int(token_of_row[row])
+        index = index_of_lane.get(lane)
+        if index is not None:
             late.indices.append(index)
             late.owners.append(request.owner)
             late.handles.append(request.handle)
@@ -145,10 +139,12 @@ def _append_late_token(state: SchedulerState, request: Request, token_id: int) -
     return []
 
 
-def _select(logprobs: Logprobs | None, indices: Int64Array) -> Logprobs | None:
-    """Keep the entries of the tokens at ``indices``."""
+def _select(logprobs: Logprobs | None, indices: Int64Array | None) -> Logprobs | None:
+    """Keep the entries of the tokens at ``indices``; None keeps all."""
     if logprobs is None or not logprobs.counts.sum():
         return None
+    if indices is None:
+        return logprobs
     ends = np.cumsum(logprobs.counts)
     starts = ends - logprobs.counts
     entries = np.concatenate(

@@ -9,8 +9,16 @@ import numpy as np
 from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
-from scheduler_svc.core.state import InFlightStep, SchedulerState
-from scheduler_svc.core.types import BlockId, Incarnation, Int64Array, Lane, Request, RequestStatus
+from scheduler_svc.core.state import NO_INCARNATION, InFlightStep, SchedulerState
+from scheduler_svc.core.types import (
+    BlockId,
+    BoolArray,
+    Incarnation,
+    Int64Array,
+    Lane,
+    Request,
+    RequestStatus,
+)
 
 
 class _Draft:
@@ -42,8 +50,8 @@ class _Draft:
 def plan_step(state: SchedulerState) -> StepPlan | None:
     """Plan one step, or give None where there is nothing to run and nothing to release."""
     draft = _Draft(budget_left=state.limits.max_num_batched_tokens)
-    decode_lanes, prefill_lanes = split_rows(state.lanes)
-    draft.decode_lanes = _grow_decode_lanes(state, draft, decode_lanes)
+    is_decode, prefill_lanes = split_rows(state.lanes)
+    draft.decode_lanes = _grow_decode_lanes(state, draft, is_decode).nonzero()[0]
     draft.budget_left -= len(draft.decode_lanes)
     for lane in prefill_lanes.tolist():
         # A decode row's growth may have preempted this lane.
@@ -55,10 +63,10 @@ def plan_step(state: SchedulerState) -> StepPlan | None:
     return _commit(state, draft)
 
 
-def _grow_decode_lanes(state: SchedulerState, draft: _Draft, decode: Int64Array) -> Int64Array:
-    """Give each decode row the block it needs; return the lanes that can run."""
+def _grow_decode_lanes(state: SchedulerState, draft: _Draft, is_decode: BoolArray) -> BoolArray:
+    """Give each decode row the block it needs; return which lanes can run."""
     lanes, block_size = state.lanes, state.limits.block_size
-    growing = decode[lanes.num_scheduled[decode] >= lanes.num_slots[decode]]
+    growing = (is_decode & (lanes.num_scheduled >= lanes.num_slots)).nonzero()[0]
     block_ids = state.pool.allocate(len(growing))
     if block_ids is not None:
         for lane, block_id in zip(growing.tolist(), block_ids, strict=True):
@@ -66,10 +74,12 @@ def _grow_decode_lanes(state: SchedulerState, draft: _Draft, decode: Int64Array)
         lanes.num_slots[growing] += block_size
         draft.append_lanes.extend(growing.tolist())
         draft.append_block_ids.extend(block_ids)
-        return decode
-    stalled = [lane for lane in growing.tolist() if not _grow_by_preempting(state, draft, Lane(lane))]
-    kept: Int64Array = decode[(lanes.incarnation[decode] != 0) & ~np.isin(decode, stalled)]
-    return kept
+        return is_decode
+    for lane in lanes.in_admission_order(growing).tolist():
+        if not _grow_by_preempting(state, draft, Lane(lane)):
+            is_decode[lane] = False
+    is_decode &= lanes.incarnation != 0
+    return is_decode
 
 
 def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> bool:
@@ -195,10 +205,11 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
     num_decode, num_chunks = len(draft.decode_lanes), len(draft.chunk_lanes)
     if not (num_decode or num_chunks or state.pending_releases):
         return None
-    row_lanes = np.concatenate([draft.decode_lanes, np.array(draft.chunk_lanes, np.int64)])
-    num_tokens = np.ones(num_decode + num_chunks, np.int64)
+    row_lanes = draft.decode_lanes
+    num_tokens = np.ones(num_decode + num_chunks, np.int32)
     samples = np.ones(num_decode + num_chunks, np.bool_)
     if num_chunks:
+        row_lanes = np.concatenate([row_lanes, draft.chunk_lanes])
         num_tokens[num_decode:] = draft.chunk_num_tokens
         samples[num_decode:] = draft.chunk_samples
     plan = StepPlan(
@@ -208,27 +219,39 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
         append_lanes=np.array(draft.append_lanes, np.int32),
         append_block_ids=np.array(draft.append_block_ids, np.int32),
         row_lanes=row_lanes.astype(np.int32),
-        row_num_tokens=num_tokens.astype(np.int32),
+        row_num_tokens=num_tokens,
         row_samples=samples,
     )
+    _note_in_flight(state, plan, row_lanes, all_sample=all(draft.chunk_samples))
+    _register_prompt_blocks(state, draft.chunk_lanes)
+    return plan
+
+
+def _note_in_flight(
+    state: SchedulerState, plan: StepPlan, row_lanes: Int64Array, *, all_sample: bool
+) -> None:
+    """Count a plan's rows as scheduled and in flight."""
     lanes = state.lanes
-    lanes.num_scheduled[row_lanes] += num_tokens
-    lanes.num_known[row_lanes] += samples
-    lanes.num_rows_in_flight[row_lanes] += 1
+    num_tokens = np.zeros(len(lanes.incarnation), np.int64)
+    num_tokens[row_lanes] = plan.row_num_tokens
+    is_row = num_tokens > 0
+    sample_lanes = row_lanes if all_sample else row_lanes[plan.row_samples]
+    lanes.num_scheduled += num_tokens
+    lanes.num_rows_in_flight += is_row
+    if all_sample:
+        lanes.num_known += is_row
+    else:
+        lanes.num_known[sample_lanes] += 1
     state.in_flight.append(
         InFlightStep(
             step_id=plan.step_id,
-            lanes=row_lanes,
-            incarnations=lanes.incarnation[row_lanes],
             num_tokens=num_tokens,
-            samples=samples,
-            num_samples=num_decode + sum(draft.chunk_samples),
+            incarnations=np.where(is_row, lanes.incarnation, NO_INCARNATION),
+            sample_lanes=sample_lanes,
         )
     )
     state.next_step_id += 1
     state.pending_releases = []
-    _register_prompt_blocks(state, draft.chunk_lanes)
-    return plan
 
 
 def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:

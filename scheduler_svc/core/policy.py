@@ -13,29 +13,29 @@ import numpy as np
 
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.lanes import LaneTable
-from scheduler_svc.core.types import Int64Array, Lane
+from scheduler_svc.core.types import BoolArray, Int64Array, Lane
 
 MAX_ADMITTED_TOKENS = 2**20
 """A step admits no more requests once those it admits have this many known tokens: all of them travel
 with the step, 4 bytes each, and a long prompt out of the cache takes next to nothing of the budget."""
 
 
-def split_rows(lanes: LaneTable) -> tuple[Int64Array, Int64Array]:
+def split_rows(lanes: LaneTable) -> tuple[BoolArray, Int64Array]:
     """Find the lanes that can compute now: those one token short, and those with a chunk to do.
 
     A lane whose last sample is planned has nothing left to do: a length finish is predicted and
     wastes no row.
 
     Returns:
-        (decode lanes, prefill lanes), each in order of admission.
+        Which lanes decode, and the lanes with a chunk to do in order of admission.
     """
-    order = lanes.admission_order
-    num_known = lanes.num_known[order]
-    can_run = num_known < lanes.max_total[order]
+    can_run = lanes.num_known < lanes.max_total
     if lanes.some_do_not_run_ahead:
-        can_run &= lanes.runs_ahead[order] | (lanes.num_rows_in_flight[order] == 0)
-    is_decode = num_known - lanes.num_scheduled[order] == 1
-    return order[can_run & is_decode], order[can_run & ~is_decode]
+        can_run &= lanes.runs_ahead | (lanes.num_rows_in_flight == 0)
+    is_decode = lanes.num_known - lanes.num_scheduled == 1
+    is_decode &= can_run
+    prefill_lanes = (can_run ^ is_decode).nonzero()[0]
+    return is_decode, lanes.in_admission_order(prefill_lanes) if len(prefill_lanes) else prefill_lanes
 
 
 def choose_victim(lanes: LaneTable, pool: BlockPool, *, lane: Lane, planned: Container[int]) -> Lane | None:

@@ -13,7 +13,6 @@ from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.queues import RequestQueues
 from scheduler_svc.core.types import (
-    BoolArray,
     CoreLimits,
     FinishReason,
     Incarnation,
@@ -23,22 +22,20 @@ from scheduler_svc.core.types import (
     RequestStatus,
 )
 
+NO_INCARNATION = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightStep:
     """The rows of a step that was planned and not yet folded."""
 
     step_id: int
-    lanes: Int64Array
-    incarnations: Int64Array
     num_tokens: Int64Array
-    samples: BoolArray
-    num_samples: int
-
-    @property
-    def all_sample(self) -> bool:
-        """Whether every row samples a token, as in a step of decodes."""
-        return self.num_samples == len(self.lanes)
+    """By lane; 0 where the lane has no row."""
+    incarnations: Int64Array
+    """By lane, as of when it was planned; NO_INCARNATION where the lane has no row."""
+    sample_lanes: Int64Array
+    """The lane of each token that comes back."""
 
 
 @dataclass(slots=True)
