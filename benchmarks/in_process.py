@@ -25,6 +25,7 @@ class Timing:
 
     total_seconds: float = 0.0
     num_steps: int = 0
+    """Those with rows."""
     num_tokens: int = 0
     launch_ns: list[int] = field(default_factory=list)
     """Host time of each launch of a decode step."""
@@ -75,7 +76,7 @@ def _launch(
     before_step(timing.num_steps)
     planned_ns = time.perf_counter_ns()
     launched = executor.launch(_step(plan))
-    timing.num_steps += 1
+    timing.num_steps += len(plan.row_lanes) > 0  # what only releases lanes is no step of the model
     timing.core_ns.append(planned_ns - start_ns)
     if not plan.admissions and len(plan.row_lanes) == plan.row_num_tokens.sum():
         timing.launch_ns.append(time.perf_counter_ns() - planned_ns)

@@ -113,7 +113,7 @@ def test_an_aborted_generation_is_told(fake_address: str, fake_service: FakeGene
     assert result.stderr == "error: the generation ended early: abort\n"
 
 
-@pytest.mark.parametrize("command", [["generate", "Hi"], ["chat"], ["state", "--once"]])
+@pytest.mark.parametrize("command", [["generate", "Hi"], ["chat"], ["state", "--once"], ["bench"]])
 def test_no_server_is_told_in_one_line_with_the_way_to_start_one(command: list[str]) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))  # bound, but not listening

@@ -16,6 +16,7 @@ CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 
 # It takes the commands out of the README itself.
 _GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
+_BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
 # Targets that `make check` runs need no entry.
@@ -45,6 +46,11 @@ TESTED_COMMANDS = {
     ): _GRPCURL_TEST,
     "stepwire chat": "tests/rpc/test_cli_chat.py::test_each_turn_carries_the_conversation_so_far",
     "stepwire state": "tests/rpc/test_cli_generate.py::test_state_once",
+    "stepwire bench --case nano256 --rounds 3 --json nano256.json": _BENCH_TEST,
+    (
+        "stepwire bench --num-requests 100 --input-tokens 128:512 --output-tokens 64 --rate 2 --rate 4 "
+        "--png latency.png"
+    ): _BENCH_TEST,
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
     "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
 }

@@ -224,7 +224,7 @@ def test_the_state_as_a_table() -> None:
     assert any("down: [Errno 111] refused" in line and "1,234" in line for line in lines[6:])
 
 
-@pytest.mark.parametrize("command", ["serve", "generate", "chat", "state"])
+@pytest.mark.parametrize("command", ["serve", "generate", "chat", "state", "bench"])
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0
