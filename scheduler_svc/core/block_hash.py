@@ -35,6 +35,9 @@ def block_hash(parent_hash: BlockHash, token_bytes: bytes) -> BlockHash:
 
 def hash_known_blocks(request: Request, block_size: int) -> None:
     """Make the hashes of a request that holds no lane cover all full blocks of its tokens."""
+    if request.hash_block_size != block_size:
+        request.block_hashes.clear()
+        request.hash_block_size = block_size
     extend_block_hashes(
         request.block_hashes,
         request.token_ids,

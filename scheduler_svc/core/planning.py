@@ -7,6 +7,7 @@ one's result is in. Knows nothing about results.
 import numpy as np
 
 from scheduler_svc.core.block_hash import hash_known_blocks
+from scheduler_svc.core.epochs import may_start, note_start
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
 from scheduler_svc.core.state import NO_INCARNATION, InFlightStep, SchedulerState
@@ -135,18 +136,16 @@ def _admit(state: SchedulerState, draft: _Draft) -> None:
         and state.lanes.has_free_lane
     ):
         request = state.queues.peek()
-        if request is None or request.num_late_rows or not _try_admit(state, draft, request):
+        if request is None or request.num_late_rows or not may_start(state, request):
+            return
+        if not _try_admit(state, draft, request):
             return
 
 
 def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     """Give a lane to this request, if its known tokens fit beside those that run."""
     pool, block_size = state.pool, state.limits.block_size
-    # At least one token is always computed: the last block is never taken whole from the cache.
-    num_matchable = (request.num_tokens - 1) // block_size
-    if len(request.block_hashes) < num_matchable:
-        hash_known_blocks(request, block_size)
-    cached = pool.match(request.block_hashes[:num_matchable])
+    cached = match_prefix(state, request)
     num_cached_tokens = len(cached) * block_size
     num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
     # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
@@ -167,6 +166,16 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     return True
 
 
+def match_prefix(state: SchedulerState, request: Request) -> list[BlockId]:
+    """Find the blocks of the prefix cache that a request without a lane could start with."""
+    block_size = state.limits.block_size
+    # At least one token is always computed: the last block is never taken whole from the cache.
+    num_matchable = (request.num_tokens - 1) // block_size
+    if len(request.block_hashes) < num_matchable or request.hash_block_size != block_size:
+        hash_known_blocks(request, block_size)
+    return state.pool.match(request.block_hashes[:num_matchable])
+
+
 def _occupy(state: SchedulerState, request: Request, cached: list[BlockId], *, is_first: bool) -> None:
     """Move a queued request to a lane."""
     state.queues.remove(request)
@@ -179,6 +188,7 @@ def _occupy(state: SchedulerState, request: Request, cached: list[BlockId], *, i
     request.incarnation = Incarnation(state.num_admissions)
     request.status = RequestStatus.RUNNING
     request.lane = state.lanes.occupy(request, cached, block_size=state.limits.block_size)
+    note_start(state, request)
 
 
 def _admission(

@@ -1,25 +1,25 @@
-"""The scheduler core: four calls that joined make a server's decisions.
+"""The scheduler core: a few calls that joined make a worker group's decisions.
 
     add / finish        a request comes, or is ended from outside
     schedule            the next step's plan; may run ahead of results
     update              the oldest step's result, folded back
-    reset               a worker epoch ended: everything it held is forgotten
+    lose_worker / reset a worker epoch ended, or another begins: what the worker held is forgotten
+    give_away / adopt   live requests move to the core of another worker group
 
 The same state and the same calls give the same answers: no clock, no randomness, no I/O. The shape
 is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 """
 
+from scheduler_svc.core import epochs
 from scheduler_svc.core.block_hash import hash_known_blocks
+from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.folding import fold_result
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.plan import CoreState, FinishedRequest, StepOutputs, StepPlan, StepResult
-from scheduler_svc.core.planning import plan_step
+from scheduler_svc.core.planning import match_prefix, plan_step
 from scheduler_svc.core.state import SchedulerState
-from scheduler_svc.core.types import CoreLimits, FinishReason, Lane, Request, RequestStatus
+from scheduler_svc.core.types import CoreLimits, FinishReason, Request
 from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, QueueFullError
-
-MAX_EPOCHS_LOST = 3
-"""A request that ran when a worker died is tried again this often, so that one that kills workers ends."""
 
 
 class Scheduler:
@@ -60,7 +60,7 @@ class Scheduler:
             raise QueueFullError(
                 f"{state.queues.num_waiting} requests wait, the most that max_num_waiting allows: try later"
             )
-        request.max_total_tokens = _max_total_tokens(request, state.limits)
+        request.max_total_tokens = max_total_tokens(request, state.limits)
         if request.num_tokens >= request.max_total_tokens:
             raise InvalidRequestError(
                 f"{request.num_tokens} tokens of prompt and output are known already, but must be fewer than "
@@ -107,29 +107,45 @@ class Scheduler:
         self._check()
         return outputs
 
-    def reset(self, limits: CoreLimits) -> tuple[FinishedRequest, ...]:
-        """Forget everything that the worker held and queue live requests again.
+    def lose_worker(self) -> tuple[FinishedRequest, ...]:
+        """Forget everything that a lost worker held; live requests queue again.
 
         Those that ran go before those that wait, each in order of arrival, and continue from their
         prompt and all folded tokens.
 
         Returns:
-            The requests that cannot go on: they do not fit the new limits, or ran when a worker died
-            too often.
+            The requests that end, because they were running when too many workers were lost.
         """
-        state = self._state
-        for lane in state.lanes.admission_order.tolist():
-            state.lanes.request(lane).num_epochs_lost += 1
-            state.preempt(Lane(lane))
-        finished = []
-        for request in state.queues.requests():
-            request.num_late_rows = 0
-            if limits.block_size != state.limits.block_size:
-                request.block_hashes.clear()
-            finished += _fit_again(state, request, limits)
-        state.start_epoch(limits)
+        finished = epochs.end_epoch(self._state)
         self._check()
         return tuple(finished)
+
+    def reset(self, limits: CoreLimits) -> tuple[FinishedRequest, ...]:
+        """Begin a worker epoch, after ``lose_worker`` if that was not called.
+
+        Returns:
+            The requests that cannot go on: they do not fit the new limits, or were running when too
+            many workers were lost.
+        """
+        finished = epochs.end_epoch(self._state) + epochs.begin_epoch(self._state, limits)
+        self._check()
+        return tuple(finished)
+
+    def give_away(self) -> tuple[Request, ...]:
+        """Let go of all live requests after ``lose_worker``, for other cores to ``adopt`` in this order."""
+        requests = epochs.give_away(self._state)
+        self._check()
+        return requests
+
+    def adopt(self, request: Request) -> FinishedRequest | None:
+        """Take in a live request of another core; return its end where it does not fit this worker."""
+        finished = epochs.adopt(self._state, request)
+        self._check()
+        return finished
+
+    def num_cached_tokens(self, request: Request) -> int:
+        """Count the tokens of a request without a lane that the prefix cache would save it now."""
+        return len(match_prefix(self._state, request)) * self._state.limits.block_size
 
     def state(self) -> CoreState:
         """Count what there is."""
@@ -152,41 +168,3 @@ class Scheduler:
     def _check(self) -> None:
         if self._is_checked:
             check_invariants(self._state)
-
-
-def _max_total_tokens(request: Request, limits: CoreLimits) -> int:
-    """Give the most tokens of prompt and output together, or refuse what can never fit."""
-    num_pool_tokens = limits.num_blocks * limits.block_size
-    capacity = min(limits.max_model_len, num_pool_tokens)
-    limit = f"{limits.max_model_len} (max_model_len) and {num_pool_tokens} (the KV cache)"
-    num_prompt_tokens = request.num_prompt_tokens
-    if num_prompt_tokens == 0:
-        raise InvalidRequestError("prompt has 0 tokens, but must have at least 1")
-    if num_prompt_tokens >= capacity:
-        raise InvalidRequestError(
-            f"prompt has {num_prompt_tokens} tokens, but must leave room within {limit}"
-        )
-    if request.max_tokens is None:
-        return capacity
-    if request.max_tokens < 1:
-        raise InvalidRequestError.of("max_tokens", request.max_tokens, "be at least 1")
-    if num_prompt_tokens + request.max_tokens > capacity:
-        raise InvalidRequestError(
-            f"max_tokens is {request.max_tokens}, but with {num_prompt_tokens} prompt tokens must fit {limit}"
-        )
-    return num_prompt_tokens + request.max_tokens
-
-
-def _fit_again(state: SchedulerState, request: Request, limits: CoreLimits) -> list[FinishedRequest]:
-    """Hold a live request to new limits; end it where it cannot go on."""
-    assert request.status in (RequestStatus.PREEMPTED, RequestStatus.WAITING)
-    if request.num_epochs_lost > MAX_EPOCHS_LOST:
-        message = f"{request.num_epochs_lost} workers were lost while they ran this request"
-        return [state.end(request, FinishReason.WORKER_LOST, message=message)]
-    try:
-        request.max_total_tokens = _max_total_tokens(request, limits)
-    except InvalidRequestError as error:
-        return [state.end(request, FinishReason.DOES_NOT_FIT, message=str(error))]
-    if request.num_tokens >= request.max_total_tokens:
-        return [state.end(request, FinishReason.LENGTH)]
-    return []

@@ -71,6 +71,8 @@ class SchedulerState:
         """Preempted requests with rows in flight, by the incarnation of those rows."""
         self.pending_releases: list[Lane] = []
         """Lanes vacated since the last plan: the worker is told with the next one."""
+        self.suspect: Request | None = None
+        """The latest request that started on its last chance; epochs.py tells what that means."""
         self.next_step_id = 1
 
     def preempt(self, lane: Lane) -> None:

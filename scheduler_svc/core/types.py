@@ -130,6 +130,8 @@ class Request:
     """Prompt and folded output, while the request holds no lane; else they stand in the lane's row."""
     block_hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of the full blocks of its tokens, as far as they were needed."""
+    hash_block_size: int = 0
+    """Tokens of the blocks that were hashed; worker groups may differ."""
     arrival: int = 0
     """Order of arrival, from 1."""
     max_total_tokens: int = 0
@@ -143,6 +145,9 @@ class Request:
     """Rows sent before a preemption and not yet folded: it is admitted again at 0."""
     num_preemptions: int = 0
     num_epochs_lost: int = 0
+    """Workers that were lost while they ran it; epochs.py tells which count."""
+    num_tokens_in_doubt: int = 0
+    """Tokens it would have had, had the steps in flight come back when its worker was lost."""
 
     def __post_init__(self) -> None:
         """Begin with all that is known."""

@@ -41,6 +41,7 @@ _END_TO_PB: dict[RequestEnd, pb.RequestEnd] = {
     RequestEnd.DUPLICATE_ID: pb.REQUEST_END_DUPLICATE_ID,
     RequestEnd.QUEUE_FULL: pb.REQUEST_END_QUEUE_FULL,
     RequestEnd.UNAVAILABLE: pb.REQUEST_END_UNAVAILABLE,
+    RequestEnd.INTERNAL: pb.REQUEST_END_INTERNAL,
 }
 
 

@@ -21,7 +21,8 @@ END_OF_REASON: dict[FinishReason, RequestEnd | None] = {
     FinishReason.ABORT: RequestEnd.ABORT,
     FinishReason.DEADLINE: RequestEnd.DEADLINE,
     FinishReason.DOES_NOT_FIT: RequestEnd.INVALID,
-    FinishReason.WORKER_LOST: RequestEnd.UNAVAILABLE,
+    # Not UNAVAILABLE, which clients try again: this one may be what the workers died of.
+    FinishReason.WORKER_LOST: RequestEnd.INTERNAL,
     # Nobody is left to be told.
     FinishReason.DISCONNECT: None,
     FinishReason.SLOW_CONSUMER: None,

@@ -122,6 +122,7 @@ class RequestEnd(Enum):
     DUPLICATE_ID = auto()
     QUEUE_FULL = auto()
     UNAVAILABLE = auto()
+    INTERNAL = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,8 +29,11 @@ class Tracked:
         prompt = self.request.prompt_token_ids.tolist()
         return run_alone(prompt, self.request.max_total_tokens - len(prompt), self.request.sampling)
 
-    def check_hashes(self, block_size: int) -> None:
+    def check_hashes(self) -> None:
         """Assert that the request's block hashes are those of its tokens, none of them guessed."""
+        if not self.request.block_hashes:
+            return
+        block_size = self.request.hash_block_size
         token_ids = np.array([*self.request.prompt_token_ids.tolist(), *self.output], np.int32)
         expected: list[BlockHash] = []
         extend_block_hashes(

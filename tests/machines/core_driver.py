@@ -30,6 +30,7 @@ class CoreDriver:
 
     def __init__(self, limits: CoreLimits, make_scheduler: MakeScheduler = make_checked_scheduler) -> None:
         self.limits = limits
+        self._make_scheduler = make_scheduler
         self.core = make_scheduler(limits)
         self.requests: dict[int, Tracked] = {}
         self.in_flight: deque[InFlight] = deque()
@@ -210,23 +211,30 @@ class CoreDriver:
         assert tracked.ended is None, f"request {finished.handle} ended twice"
         assert finished.request_id == tracked.request.request_id
         assert finished.owner == tracked.request.owner
-        tracked.check_hashes(self.limits.block_size)
+        tracked.check_hashes()
         tracked.ended = finished
         tracked.blocks = []
 
-    def reset(self, limits: CoreLimits) -> tuple[FinishedRequest, ...]:
-        """End the worker epoch: steps in flight are lost, a new worker comes."""
+    def reset(self, limits: CoreLimits, *, is_move: bool = False) -> tuple[FinishedRequest, ...]:
+        """End the worker epoch: steps in flight are lost, a new worker comes, or another core takes over."""
         self.limits = limits
         self.in_flight.clear()
         self.worker = NaiveWorker(limits, self._salt_of)
         for tracked in self.requests.values():
             tracked.lane, tracked.blocks = -1, []
         with self._checked():
-            ended = self.core.reset(limits)
+            ended = self._move(limits) if is_move else self.core.reset(limits)
             for finished in ended:
                 self._check_end_by_reset(finished)
                 self._end(finished)
         return ended
+
+    def _move(self, limits: CoreLimits) -> tuple[FinishedRequest, ...]:
+        """Have another core take over all that live."""
+        lost = self.core.lose_worker()
+        moving, self.core = self.core.give_away(), self._make_scheduler(limits)
+        unfit = [self.core.adopt(request) for request in moving]
+        return (*lost, *(finished for finished in unfit if finished is not None))
 
     def _check_end_by_reset(self, finished: FinishedRequest) -> None:
         tracked, limits = self.requests[finished.handle], self.limits
@@ -239,7 +247,7 @@ class CoreDriver:
             assert str(limits.max_model_len) in finished.message
         else:
             assert finished.reason is FinishReason.WORKER_LOST
-            assert tracked.num_admissions > 3, "tried again three times"
+            assert tracked.num_admissions >= 3, "running when three workers were lost"
             assert finished.message
         assert finished.num_output_tokens == len(tracked.output)
 

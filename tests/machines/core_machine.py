@@ -185,10 +185,10 @@ class CoreMachine(RuleBasedStateMachine):
             if self.driver.in_flight:
                 self.driver.update()
 
-    @rule(limits=st.none() | core_limits())
-    def reset(self, limits: CoreLimits | None) -> None:
-        """Lose the worker; another one comes, the same, smaller or larger."""
-        self.driver.reset(limits or self.driver.limits)
+    @rule(limits=st.none() | core_limits(), is_move=st.booleans())
+    def reset(self, limits: CoreLimits | None, is_move: bool) -> None:
+        """Lose the worker; another one comes or another core takes over: the same, smaller or larger."""
+        self.driver.reset(limits or self.driver.limits, is_move=is_move)
 
     def teardown(self) -> None:
         """Come to rest with nothing held."""

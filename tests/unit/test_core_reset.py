@@ -88,18 +88,46 @@ def test_a_request_without_max_tokens_is_held_to_the_new_limit() -> None:
     assert plan_next(core).admissions[0].max_total_tokens == 4
 
 
-def test_a_request_that_outlives_three_workers_ends_with_the_fourth() -> None:
+def test_a_request_that_was_running_when_three_workers_were_lost_ends() -> None:
     core = make_core()
     core.add(make_request("a", [1, 2], max_tokens=8))
-    for _ in range(3):
+    for _ in range(2):
         plan_next(core)
         assert core.reset(LIMITS) == ()
     assert core.reset(LIMITS) == ()  # it did not run in this one
     plan_next(core)
-    (finished,) = core.reset(LIMITS)
+    (finished,) = core.lose_worker()
     assert finished.reason is FinishReason.WORKER_LOST
-    assert finished.message == "4 workers were lost while they ran this request"
+    assert finished.message == "3 workers were lost while they ran this request"
+    assert core.lose_worker() == core.reset(LIMITS) == ()
     assert core.schedule() is None
+
+
+def test_requests_that_only_waited_are_not_counted() -> None:
+    core = make_core(max_num_seqs=1)
+    core.add(make_request("a", [1, 2], max_tokens=8))
+    core.add(make_request("b", [3], max_tokens=8))
+    for _ in range(3):
+        plan_next(core)
+        ended = core.reset(replace(LIMITS, max_num_seqs=1))
+    assert [one.request_id for one in ended] == ["a"]
+    for _ in range(2):
+        plan_next(core)
+        assert core.reset(replace(LIMITS, max_num_seqs=1)) == ()
+
+
+def test_a_request_whose_late_rows_were_in_flight_is_counted() -> None:
+    core = make_core(num_blocks=4)
+    requests = [make_request(name, [9, 9, 9, 9], max_tokens=8) for name in ("first", "second")]
+    for request in requests:
+        core.add(request)
+    for step in range(6):
+        plan = plan_next(core)
+        if step < 3:
+            fold(core, plan, 50 + step, 60 + step)
+    assert core.state().num_preempted == 1
+    assert core.lose_worker() == ()
+    assert [request.num_epochs_lost for request in requests] == [1, 1]
 
 
 def test_a_result_of_the_lost_epoch_is_our_own_bug() -> None:
