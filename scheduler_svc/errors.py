@@ -9,6 +9,7 @@
     ├── DeadlineError             the client's deadline passed
     ├── DrainingError             the server takes no new requests
     ├── WorkerUnavailableError    no worker group can serve
+    ├── RequestInterruptedError   the server lets go of a request that can be resumed
     ├── ModelMismatchError        a worker serves another model
     ├── ModelFolderError          the model folder is missing or broken
     └── InternalError             our own fault
@@ -56,6 +57,16 @@ class DrainingError(StepwireError):
 
 class WorkerUnavailableError(StepwireError):
     """No worker group can serve."""
+
+
+class RequestInterruptedError(StepwireError):
+    """The server lets go of a request that has not ended: another stream can go on with it."""
+
+    def __init__(self, message: str, *, seed: int = 0, num_output_tokens: int = 0) -> None:
+        """Say with what seed, and after how many tokens, another stream goes on."""
+        super().__init__(message)
+        self.seed = seed
+        self.num_output_tokens = num_output_tokens
 
 
 class ModelMismatchError(StepwireError):

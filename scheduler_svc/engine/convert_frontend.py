@@ -15,6 +15,7 @@ from scheduler_svc.engine.convert import float32_bytes, int32_array, int32_bytes
 from scheduler_svc.engine.limits import PROTOCOL_VERSION
 from scheduler_svc.engine.values import (
     ArrivedRequest,
+    AskedAbort,
     AskedEnd,
     EndedRequest,
     EngineInfo,
@@ -66,7 +67,10 @@ def batch_from_pb(
             _arrived_from_pb(new, owner, now_ns=now_ns, draw_seed=draw_seed) for new in message.new_requests
         ),
         ends=tuple(_asked_end_from_pb(end) for end in message.end_requests),
-        aborted_request_ids=tuple(abort.request_id for abort in message.aborts),
+        aborts=tuple(
+            AskedAbort(request_id=abort.request_id, num_requests_before=abort.num_requests_before)
+            for abort in message.aborts
+        ),
     )
 
 

@@ -8,6 +8,7 @@ Knows nothing about protobuf, sockets or how a step is decided.
 
 import asyncio
 import time
+from collections import deque
 
 from scheduler_svc.core.plan import Admission, FinishedRequest, StepResult
 from scheduler_svc.core.types import FinishReason
@@ -106,12 +107,16 @@ class Engine:
     def _take_batch(self, batch: FrontendBatch) -> None:
         # Ends of earlier requests first: their ids may be used again in the same message.
         ends_of_new = [end for end in batch.ends if not self._end(batch.owner, end)]
-        for arrived in batch.requests:
+        aborts = deque(batch.aborts)
+        for num_before, arrived in enumerate(batch.requests):
+            # An id may be used again after its abort in the same message, too.
+            while aborts and aborts[0].num_requests_before <= num_before:
+                self._finish(aborts.popleft().request_id, FinishReason.ABORT)
             self._add(arrived, batch.arrival_ns)
         for end in ends_of_new:
             self._end(batch.owner, end)
-        for request_id in batch.aborted_request_ids:
-            self._finish(request_id, FinishReason.ABORT)
+        for abort in aborts:
+            self._finish(abort.request_id, FinishReason.ABORT)
 
     def _end(self, owner: int, end: AskedEnd) -> bool:
         """End a front end's request; tell whether it lived."""

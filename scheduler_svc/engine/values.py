@@ -66,6 +66,15 @@ class AskedEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedAbort:
+    """A client aborts a request of any front end."""
+
+    request_id: str
+    num_requests_before: int
+    """How many requests of the same batch came before: later ones are not meant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontendBatch:
     """All that one message of a front end holds."""
 
@@ -73,7 +82,7 @@ class FrontendBatch:
     arrival_ns: int
     requests: tuple[ArrivedRequest, ...]
     ends: tuple[AskedEnd, ...]
-    aborted_request_ids: tuple[str, ...]
+    aborts: tuple[AskedAbort, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

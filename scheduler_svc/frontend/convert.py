@@ -17,7 +17,9 @@ from scheduler_svc.frontend.values import (
     ChatInput,
     Delta,
     Final,
+    Output,
     PromptInput,
+    RequestStatus,
     TextInput,
     TokenIdsInput,
     TokenLogprobs,
@@ -39,6 +41,12 @@ _FINISH_REASONS = {
     FinishReason.STOP_STRING: types_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: types_pb2.FINISH_REASON_LENGTH,
     FinishReason.ABORT: types_pb2.FINISH_REASON_ABORT,
+}
+
+
+_STATUSES = {
+    RequestStatus.WAITING_FOR_WORKER: types_pb2.REQUEST_STATUS_WAITING_FOR_WORKER,
+    RequestStatus.RUNNING: types_pb2.REQUEST_STATUS_RUNNING,
 }
 
 
@@ -82,12 +90,15 @@ def write_many_response(told: Told) -> generation_service_pb2.GenerateManyRespon
 
 def _set_event(
     response: generation_service_pb2.GenerateResponse | generation_service_pb2.GenerateManyResponse,
-    output: Delta | Final,
+    output: Output,
 ) -> None:
-    if isinstance(output, Delta):
-        response.delta.CopyFrom(write_delta(output))
-    else:
-        response.final.CopyFrom(write_final(output))
+    match output:
+        case Delta():
+            response.delta.CopyFrom(write_delta(output))
+        case Final():
+            response.final.CopyFrom(write_final(output))
+        case RequestStatus():
+            response.status.status = _STATUSES[output]
 
 
 def write_delta(delta: Delta) -> types_pb2.OutputDelta:

@@ -19,7 +19,14 @@ from scheduler_svc.errors import (
     StepwireError,
     WorkerUnavailableError,
 )
-from scheduler_svc.frontend.values import AskedSampling, CheckedRequest, Ended, EngineFacts, TokenLogprobs
+from scheduler_svc.frontend.values import (
+    AskedSampling,
+    CheckedRequest,
+    Ended,
+    EngineFacts,
+    RequestStatus,
+    TokenLogprobs,
+)
 
 _END_REASONS = {
     FinishReason.STOP_STRING: pb.END_REASON_STOP_STRING,
@@ -34,6 +41,10 @@ _ERRORS: dict[int, type[StepwireError]] = {
     pb.REQUEST_END_QUEUE_FULL: QueueFullError,
     pb.REQUEST_END_UNAVAILABLE: WorkerUnavailableError,
     pb.REQUEST_END_INTERNAL: InternalError,
+}
+_STATUSES: dict[int, RequestStatus] = {
+    pb.REQUEST_STATUS_WAITING_FOR_WORKER: RequestStatus.WAITING_FOR_WORKER,
+    pb.REQUEST_STATUS_RUNNING: RequestStatus.RUNNING,
 }
 _DEFAULT_MESSAGES: dict[int, str] = {
     pb.REQUEST_END_DEADLINE: "the client's deadline passed",
@@ -115,6 +126,16 @@ def read_started(outputs: pb.StepOutputs) -> list[tuple[int, int, int]]:
             strict=True,
         )
     )
+
+
+def read_statuses(outputs: pb.StepOutputs) -> list[tuple[int, RequestStatus]]:
+    """Read (handle, status) of each request whose status is told; one that is new to us is left out."""
+    handles: list[int] = np.frombuffer(outputs.status_handles, "<i4").tolist()
+    return [
+        (handle, _STATUSES[status])
+        for handle, status in zip(handles, outputs.statuses, strict=True)
+        if status in _STATUSES
+    ]
 
 
 def read_tokens(outputs: pb.StepOutputs) -> list[tuple[int, int]]:

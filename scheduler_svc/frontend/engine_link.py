@@ -15,11 +15,11 @@ from stepwire.engine.v1 import engine_service_pb2_grpc
 from stepwire.v1 import generation_service_pb2
 
 from scheduler_svc.core.types import FinishReason
-from scheduler_svc.errors import StepwireError, WorkerUnavailableError
+from scheduler_svc.errors import RequestInterruptedError, StepwireError, WorkerUnavailableError
 from scheduler_svc.frontend import engine_convert
 from scheduler_svc.frontend.outbox import Outbox
 from scheduler_svc.frontend.streams import Verdict
-from scheduler_svc.frontend.values import CheckedRequest, Ended, EngineFacts, TokenLogprobs
+from scheduler_svc.frontend.values import CheckedRequest, Ended, EngineFacts, RequestStatus, TokenLogprobs
 
 _PROTOCOL_VERSION = 1
 _RECONNECT_SECONDS = 0.1
@@ -42,6 +42,9 @@ class OutputSink(Protocol):
 
     def started(self, *, num_cached_tokens: int, queue_time_ns: int) -> None:
         """Note what the engine told with the request's first step."""
+
+    def told_status(self, status: RequestStatus) -> None:
+        """Take the engine's word of what the request does."""
 
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> Verdict | None:
         """Take one token; return a verdict if it ends the request here."""
@@ -172,7 +175,7 @@ class EngineLink:
         self.attached.clear()
         self._outbox.clear()
         self.fail_all(
-            WorkerUnavailableError(f"the engine is gone ({reason}): go on from the tokens told so far")
+            RequestInterruptedError(f"the engine is gone ({reason}): go on from the tokens told so far")
         )
         await self._on_facts(None)
 
@@ -181,6 +184,9 @@ class EngineLink:
         for handle, num_cached_tokens, queue_time_ns in engine_convert.read_started(outputs):
             if handle in sinks:
                 sinks[handle].started(num_cached_tokens=num_cached_tokens, queue_time_ns=queue_time_ns)
+        for handle, status in engine_convert.read_statuses(outputs):
+            if handle in sinks:
+                sinks[handle].told_status(status)
         tokens = engine_convert.read_tokens(outputs)
         logprobs = engine_convert.read_logprobs(outputs) if outputs.logprob_counts else [None] * len(tokens)
         for (handle, token_id), token_logprobs in zip(tokens, logprobs, strict=True):

@@ -4,22 +4,41 @@ Check, tokenize, hand to the engine, deliver; whatever happens to the client's s
 is told when nobody waits any more. Knows nothing about gRPC contexts or protobuf.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from scheduler_svc.core.types import FinishReason
+from scheduler_svc.errors import DuplicateRequestError, RequestInterruptedError
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
-from scheduler_svc.frontend.open_requests import OpenRequests
+from scheduler_svc.frontend.open_requests import OpenRequest, OpenRequests
 from scheduler_svc.frontend.request_check import check_options, check_request
 from scheduler_svc.frontend.resume import resume_generation
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver, write_delay_seconds
-from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Delta, Ended, EngineFacts, Final, Told
+from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Ended, EngineFacts, Output, Told
+
+_ID_WAITS_SECONDS = (0.005, 0.02, 0.08, 0.2)
+"""How long an id that is in use is waited for, from one try to the next."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """All that it takes to run a request that was checked."""
+
+    checked: CheckedRequest
+    generation: Generation
+    entry: OpenRequest
+    ended: Ended | None
+    """How it has ended already, where it goes on after its end."""
+    arrival_ns: int
+    tell: Callable[[Output], Awaitable[None]]
+    seconds_left: Callable[[], float | None]
 
 
 class Generator:
@@ -57,28 +76,53 @@ class Generator:
             checked = await self._check(asked)
             generation = self._make_generation(checked)
             ended = await resume_generation(generation, checked)
-            if entry.is_aborted_early and ended is None:
-                ended = Ended(reason=FinishReason.ABORT)
-            stream = RequestStream(
-                generation,
-                num_prompt_tokens=len(checked.prompt_token_ids),
+            attempt = _Attempt(
+                checked=checked,
+                generation=generation,
+                entry=entry,
+                ended=ended,
                 arrival_ns=arrival_ns,
-                max_pending=self._max_pending,
+                tell=_telling(asked, write),
+                seconds_left=seconds_left,
             )
-            if ended is not None:
-                stream.ended(ended)
-                handle = 0
-            else:
-                timeout_ns = _timeout_ns(seconds_left())
-                handle = self._link.submit(checked, stream, timeout_ns=timeout_ns)
-            try:
-                await deliver(
-                    stream,
-                    _telling(asked, write),
-                    delay_seconds=lambda: write_delay_seconds(len(self.open_requests)),
-                )
-            finally:
-                self._link.abandon(handle)
+            for wait_seconds in (*_ID_WAITS_SECONDS, None):
+                try:
+                    await self._run_attempt(attempt)
+                    break
+                except DuplicateRequestError:
+                    # Who cancels a call may use its id again at once, and be faster than the cancelling.
+                    if wait_seconds is None:
+                        raise
+                    await asyncio.sleep(wait_seconds)
+
+    async def _run_attempt(self, attempt: "_Attempt") -> None:
+        """Hand a request to the engine and deliver its output; refused, it has told nothing yet."""
+        stream = RequestStream(
+            attempt.generation,
+            num_prompt_tokens=len(attempt.checked.prompt_token_ids),
+            arrival_ns=attempt.arrival_ns,
+            max_pending=self._max_pending,
+        )
+        ended, handle = attempt.ended, 0
+        if attempt.entry.is_aborted_early and ended is None:
+            ended = Ended(reason=FinishReason.ABORT)
+        if ended is not None:
+            stream.ended(ended)
+        else:
+            timeout_ns = _timeout_ns(attempt.seconds_left())
+            handle = self._link.submit(attempt.checked, stream, timeout_ns=timeout_ns)
+        try:
+            await deliver(
+                stream, attempt.tell, delay_seconds=lambda: write_delay_seconds(len(self.open_requests))
+            )
+        except RequestInterruptedError as error:
+            seed, num_output_tokens = attempt.checked.asked.sampling.seed, attempt.generation.num_tokens
+            assert seed is not None, "one was drawn"
+            raise RequestInterruptedError(
+                str(error), seed=seed, num_output_tokens=num_output_tokens
+            ) from error
+        finally:
+            self._link.abandon(handle)
 
     def abort(self, request_id: str) -> None:
         """Abort a request of any front end; unknown ids are ignored."""
@@ -114,11 +158,11 @@ def _with_drawn(asked: AskedRequest) -> AskedRequest:
 
 def _telling(
     asked: AskedRequest, write: Callable[[Told], Awaitable[None]]
-) -> Callable[[Delta | Final], Awaitable[None]]:
+) -> Callable[[Output], Awaitable[None]]:
     """Return what writes the outputs of a request, with its seed in the first message."""
     seed = asked.sampling.seed
 
-    async def tell(output: Delta | Final) -> None:
+    async def tell(output: Output) -> None:
         nonlocal seed
         told, seed = Told(request_id=asked.request_id, output=output, seed=seed), None
         await write(told)

@@ -10,10 +10,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from stepwire.v1 import generation_service_pb2 as pb
 
-from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, StepwireError
+from scheduler_svc.errors import (
+    DuplicateRequestError,
+    InvalidRequestError,
+    RequestInterruptedError,
+    StepwireError,
+)
 from scheduler_svc.frontend import convert
 from scheduler_svc.frontend.generate import Generator
-from scheduler_svc.frontend.status import is_expected, status_of
+from scheduler_svc.frontend.status import is_expected, retry_after_ms, status_of
 from scheduler_svc.frontend.values import Final, Told
 
 _log = logging.getLogger(__name__)
@@ -99,7 +104,12 @@ class ManyGenerations:
 
     async def _write_error(self, request_id: str, error: Exception) -> None:
         code, message = status_of(error)
-        told = pb.RequestError(code=code.value[0], message=message)
+        told = pb.RequestError(
+            code=code.value[0],
+            message=message,
+            is_resumable=isinstance(error, RequestInterruptedError),
+            retry_after_ms=retry_after_ms(error),
+        )
         await self._send(pb.GenerateManyResponse(request_id=request_id, error=told))
 
     async def _send(self, response: pb.GenerateManyResponse) -> None:

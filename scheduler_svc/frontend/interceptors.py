@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
-from scheduler_svc.frontend.status import is_expected, status_of
+from scheduler_svc.frontend.status import hints_of, is_expected, status_of
 
 _OUR_SERVICES = "/stepwire."
 _CALL_ID_KEY = "x-request-id"
@@ -102,6 +102,7 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behav
             if not is_expected(error):
                 _log.exception("%s of %s failed", method, call_id)
             log(code, message)
+            context.set_trailing_metadata(((_CALL_ID_KEY, call_id), *hints_of(error)))
             with cancelled_where_client_is_gone():
                 return await context.abort(code, message)
         log(grpc.StatusCode.OK)

@@ -19,12 +19,16 @@ class Outbox:
     def __init__(self) -> None:
         self._new_requests: deque[pb.NewRequest] = deque()
         self._ends: list[pb.EndRequest] = []
-        self._aborts: list[pb.AbortById] = []
+        self._aborts: list[tuple[str, int]] = []
+        """Request ids, and the new requests in all that were added before each."""
+        self._num_requests_added = 0
+        self._num_requests_taken = 0
         self._wake = asyncio.Event()
 
     def add_request(self, request: pb.NewRequest) -> None:
         """Send a new request."""
         self._new_requests.append(request)
+        self._num_requests_added += 1
         self._wake.set()
 
     def add_end(self, end: pb.EndRequest) -> None:
@@ -33,12 +37,13 @@ class Outbox:
         self._wake.set()
 
     def add_abort(self, request_id: str) -> None:
-        """Send an abort of any front end's request."""
-        self._aborts.append(pb.AbortById(request_id=request_id))
+        """Send an abort of any front end's request that came before it."""
+        self._aborts.append((request_id, self._num_requests_added))
         self._wake.set()
 
     def clear(self) -> None:
         """Forget everything: the stream it was meant for is gone."""
+        self._num_requests_taken += len(self._new_requests)
         self._new_requests.clear()
         self._ends, self._aborts = [], []
         self._wake.clear()
@@ -46,11 +51,15 @@ class Outbox:
     async def take(self) -> pb.AttachRequest:
         """Wait for something to send and take one message of it."""
         await self._wake.wait()
+        num_taken_before = self._num_requests_taken
         message = pb.AttachRequest(new_requests=self._take_requests())
         if self._new_requests:
             return message  # ends wait until all starts before them are sent
         message.end_requests.extend(self._ends)
-        message.aborts.extend(self._aborts)
+        message.aborts.extend(
+            pb.AbortById(request_id=request_id, num_requests_before=max(0, num_added - num_taken_before))
+            for request_id, num_added in self._aborts
+        )
         self._ends, self._aborts = [], []
         self._wake.clear()
         return message
@@ -63,4 +72,5 @@ class Outbox:
             if taken and num_bytes > _MAX_BATCH_BYTES:
                 break
             taken.append(self._new_requests.popleft())
+        self._num_requests_taken += len(taken)
         return taken

@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from stepwire.v1 import generation_service_pb2, generation_service_pb2_grpc
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
-from scheduler_svc.errors import DrainingError
+from scheduler_svc.errors import RequestInterruptedError
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.interceptors import CallInterceptor
@@ -133,7 +133,7 @@ class Frontend:
         num_open = len(self._generator.open_requests)
         _log.info("draining: %d requests are open", num_open)
         if not await self._generator.open_requests.wait_idle(self._config.drain_seconds):
-            self._link.fail_all(DrainingError("the server stopped before the request ended"))
+            self._link.fail_all(RequestInterruptedError("the server stopped before the request ended"))
             await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
 
 

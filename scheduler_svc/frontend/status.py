@@ -1,6 +1,7 @@
-"""The one table from exceptions to gRPC status codes.
+"""The one table from exceptions to gRPC status codes, and the hints that go with them.
 
-Knows nothing about where an exception came from. A test fails when a class of
+Hints are trailing metadata in plain ASCII, which a client of any language can read; docs/protocol.md
+tells what they mean. Knows nothing about where an exception came from. A test fails when a class of
 scheduler_svc/errors.py has no row.
 """
 
@@ -15,6 +16,7 @@ from scheduler_svc.errors import (
     ModelFolderError,
     ModelMismatchError,
     QueueFullError,
+    RequestInterruptedError,
     SlowConsumerError,
     StepwireError,
     UnknownRequestError,
@@ -31,10 +33,23 @@ STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
     DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     DrainingError: grpc.StatusCode.UNAVAILABLE,
     WorkerUnavailableError: grpc.StatusCode.UNAVAILABLE,
+    RequestInterruptedError: grpc.StatusCode.UNAVAILABLE,
     ModelMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     ModelFolderError: grpc.StatusCode.FAILED_PRECONDITION,
     InternalError: grpc.StatusCode.INTERNAL,
 }
+
+RETRY_AFTER_MS: dict[type[StepwireError], int] = {
+    QueueFullError: 1000,
+    DrainingError: 1000,
+    WorkerUnavailableError: 1000,
+    RequestInterruptedError: 100,
+}
+"""When it is worth trying again, of the errors that pass by themselves."""
+
+RETRY_AFTER_KEY = "retry-after-ms"
+RESUME_SEED_KEY = "stepwire-resume-seed"
+RESUME_NUM_TOKENS_KEY = "stepwire-resume-num-tokens"
 
 _MAX_MESSAGE_CHARACTERS = 500
 """Messages travel in trailers, of which gRPC's clients refuse some above 8 KiB; an emoji takes 12 bytes."""
@@ -53,6 +68,23 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         half = _MAX_MESSAGE_CHARACTERS // 2
         message = f"{message[:half]} ... {message[-half:]}"
     return code, message
+
+
+def retry_after_ms(error: Exception) -> int:
+    """Tell when it is worth trying again; 0: nothing is known of that."""
+    return RETRY_AFTER_MS.get(type(error), 0)  # type: ignore[arg-type]
+
+
+def hints_of(error: Exception) -> tuple[tuple[str, str], ...]:
+    """Return the trailing metadata that tells a client how to go on."""
+    hints: list[tuple[str, str]] = []
+    if after_ms := retry_after_ms(error):
+        hints.append((RETRY_AFTER_KEY, str(after_ms)))
+    if isinstance(error, RequestInterruptedError):
+        # Not the tokens themselves: the client has them, and trailers of 8 KiB would not hold many.
+        hints.append((RESUME_NUM_TOKENS_KEY, str(error.num_output_tokens)))
+        hints.append((RESUME_SEED_KEY, str(error.seed)))
+    return tuple(hints)
 
 
 def is_expected(error: Exception) -> bool:

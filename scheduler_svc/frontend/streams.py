@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import SlowConsumerError, StepwireError
 from scheduler_svc.frontend.generation import Generation
-from scheduler_svc.frontend.values import Delta, Ended, Final, TokenLogprobs
+from scheduler_svc.frontend.values import Ended, Final, Output, RequestStatus, TokenLogprobs
 
 MAX_PENDING = 16384
 """Tokens and log-probability entries that may wait for one client: minutes of output, about 2 MB."""
@@ -56,6 +56,8 @@ class RequestStream:
         self._queue_time_ns = 0
         self._final: Final | None = None
         self._error: StepwireError | None = None
+        self._status: RequestStatus | None = None
+        """The last one that the client does not know of."""
         self._wake = asyncio.Event()
 
     @property
@@ -67,6 +69,11 @@ class RequestStream:
         """Note what the engine told with the request's first step."""
         self._num_cached_tokens = num_cached_tokens
         self._queue_time_ns = queue_time_ns
+
+    def told_status(self, status: RequestStatus) -> None:
+        """Tell the client what the request does, after the output that waits already."""
+        self._status = status
+        self._wake.set()
 
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> Verdict | None:
         """Take one token; return a verdict if it ends the request here."""
@@ -102,7 +109,7 @@ class RequestStream:
         self._error = error
         self._wake.set()
 
-    async def take(self) -> Delta | Final:
+    async def take(self) -> Output:
         """Wait for output and take all of it; after the last comes the end.
 
         Raises:
@@ -112,6 +119,9 @@ class RequestStream:
             delta = self._generation.take()
             if delta is not None:
                 return delta
+            if self._status is not None:
+                status, self._status = self._status, None
+                return status
             if self._error is not None:
                 raise self._error
             if self._final is not None:
@@ -144,7 +154,7 @@ def write_delay_seconds(num_open_streams: int) -> float:
 
 async def deliver(
     stream: RequestStream,
-    write: Callable[[Delta | Final], Awaitable[None]],
+    write: Callable[[Output], Awaitable[None]],
     *,
     delay_seconds: Callable[[], float],
 ) -> Final:

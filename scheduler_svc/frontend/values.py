@@ -5,6 +5,7 @@ gRPC, protobuf or the tokenizer.
 """
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from scheduler_svc.core.types import FinishReason, Int32Array, Int64Array
 
@@ -128,6 +129,13 @@ class Delta:
     """One a token where they were asked for, else empty."""
 
 
+class RequestStatus(Enum):
+    """What a live request does, where something is told of it."""
+
+    WAITING_FOR_WORKER = auto()
+    RUNNING = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
     """How the engine ended a request that is no error."""
@@ -154,12 +162,15 @@ class Final:
     total_time_ns: int
 
 
+Output = Delta | RequestStatus | Final
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """One message to a client about one of its requests."""
 
     request_id: str
-    output: Delta | Final
+    output: Output
     seed: int | None
     """The request's seed, in its first message only."""
 

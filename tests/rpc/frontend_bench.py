@@ -154,6 +154,11 @@ class FakeEngine(engine_service_pb2_grpc.EngineServiceServicer):
         """Send each byte of ``text`` as a token, all in one step."""
         self.send_tokens([(handle, byte) for byte in text.encode()])
 
+    def tell_statuses(self, status_of: dict[int, int]) -> None:
+        """Tell the status of requests, by handle."""
+        handles = np.array(list(status_of), "<i4").tobytes()
+        self._send(status_handles=handles, statuses=list(status_of.values()))
+
     def end(self, handle: int, reason: int, **fields: Any) -> None:
         """Tell that a request ended."""
         self._send(ended=[pb.EndedRequest(handle=handle, reason=reason, **fields)])  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ from scheduler_svc.engine.convert import (
 from scheduler_svc.engine.convert_frontend import batch_from_pb, info_to_pb, outputs_to_pb
 from scheduler_svc.engine.endings import END_OF_REASON, REFUSALS, ended_of_refusal
 from scheduler_svc.engine.values import (
+    AskedAbort,
     EndedRequest,
     EngineInfo,
     ModelIdentity,
@@ -179,16 +180,23 @@ def test_a_front_ends_message_is_read() -> None:
                 cache_salt="salt",
                 timeout_ns=30,
             ),
-            pb.NewRequest(handle=2, request_id="b", prompt_token_ids=b"\x01\0\0\0"),
+            pb.NewRequest(
+                handle=2,
+                request_id="b",
+                prompt_token_ids=b"\x01\0\0\0",
+                output_token_ids=b"\x02\0\0\0",
+                takes_over=True,
+            ),
         ],
         end_requests=[
             pb.EndRequest(handle=3, reason=pb.END_REASON_STOP_STRING, num_output_tokens=4),
             pb.EndRequest(handle=4, reason=pb.END_REASON_DISCONNECT, num_output_tokens=4),
         ],
-        aborts=[pb.AbortById(request_id="c")],
+        aborts=[pb.AbortById(request_id="c", num_requests_before=2)],
     )
     batch = batch_from_pb(message, 6, now_ns=100, draw_seed=lambda: 123)
-    assert (batch.owner, batch.arrival_ns, batch.aborted_request_ids) == (6, 100, ("c",))
+    assert (batch.owner, batch.arrival_ns) == (6, 100)
+    assert batch.aborts == (AskedAbort(request_id="c", num_requests_before=2),)
     first, second = batch.requests
     assert first.request.prompt_token_ids.tolist() == [70_000]
     assert first.request.sampling == FULL_SAMPLING
@@ -196,6 +204,9 @@ def test_a_front_ends_message_is_read() -> None:
     assert (first.request.max_tokens, first.request.cache_salt, first.deadline_ns) == (5, "salt", 130)
     assert (second.request.max_tokens, second.request.cache_salt, second.deadline_ns) == (None, "", None)
     assert second.request.sampling.seed == 123
+    assert (first.takes_over, second.takes_over) == (False, True)
+    assert first.request.token_ids.tolist() == [70_000]
+    assert second.request.token_ids.tolist() == [1, 2]
     assert [(end.handle, end.reason, end.num_output_tokens) for end in batch.ends] == [
         (3, FinishReason.STOP_STRING, 4),
         (4, FinishReason.DISCONNECT, None),

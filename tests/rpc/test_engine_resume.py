@@ -73,3 +73,28 @@ async def test_nothing_to_take_over_is_no_fault(worker: StandInWorker) -> None:
         await probe.submit(resumed(2, 12, takes_over=True))
         await probe.wait_ended(2)
         assert probe.ended[2].reason == pb.REQUEST_END_INVALID
+
+
+async def test_an_abort_ends_only_what_came_before_it(worker: StandInWorker) -> None:
+    worker.may_run.clear()
+    async with running_engine(worker.address) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        await probe.submit(new_request(1, 3, request_id="r"))
+        await wait_until(lambda: num_running(engine) == 1)
+        requests = [new_request(handle, 3, seed=handle, request_id="r", max_tokens=2) for handle in (2, 3)]
+        aborts = [pb.AbortById(request_id="r", num_requests_before=count) for count in (0, 1)]
+        await probe.call.write(pb.AttachRequest(new_requests=requests, aborts=aborts))
+        await probe.wait_ended(1, 2)
+        assert {probe.ended[handle].reason for handle in (1, 2)} == {pb.REQUEST_END_ABORT}
+        worker.may_run.set()
+        await probe.wait_ended(3)
+        assert probe.tokens[3] == expected_tokens(3, 3, 2)
+        await probe.call.write(
+            pb.AttachRequest(
+                new_requests=[new_request(4, 3, request_id="s")],
+                aborts=[pb.AbortById(request_id="s", num_requests_before=1)],
+            )
+        )
+        await probe.wait_ended(4)
+        assert probe.ended[4].reason == pb.REQUEST_END_ABORT
+        await engine.wait_idle()

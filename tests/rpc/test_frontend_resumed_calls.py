@@ -26,9 +26,9 @@ async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
         yield bench
 
 
-async def read_all(call: Any) -> list[Any]:
-    """Read a stream to its end."""
-    messages = []
+async def read_all(call: Any, messages: list[Any] | None = None) -> list[Any]:
+    """Read a stream to its end, into ``messages`` where it may end with an error."""
+    messages = [] if messages is None else messages
     async with asyncio.timeout(LIMIT_SECONDS):
         while (message := await call.read()) is not grpc.aio.EOF:
             messages.append(message)
@@ -114,3 +114,96 @@ async def test_wrong_output_is_refused(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(bench.stub.Generate(pb.GenerateRequest(text="x", resume=resume)))
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+async def test_a_lost_engine_tells_where_to_go_on(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(text="x"))
+    new = await bench.engine.next_request()
+    bench.engine.send_text(new.handle, "ab")
+    bench.engine.break_stream()
+    responses: list[pb.GenerateResponse] = []
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(call, responses)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert [token_id for response in responses for token_id in response.delta.token_ids] == list(b"ab")
+    trailers = dict(caught.value.trailing_metadata())
+    assert len(str(trailers.pop("x-request-id"))) == 32
+    assert trailers == {
+        "retry-after-ms": "100",
+        "stepwire-resume-num-tokens": "2",
+        "stepwire-resume-seed": str(new.sampling.seed),
+    }
+
+
+async def test_many_streams_tell_what_can_go_on(bench: FrontendBench) -> None:
+    call = bench.stub.GenerateMany()
+    await call.write(pb.GenerateManyRequest(generate=pb.GenerateRequest(request_id="a", text="x")))
+    await bench.engine.next_request()
+    bench.engine.break_stream()
+    interrupted = (await asyncio.wait_for(call.read(), LIMIT_SECONDS)).error
+    assert (interrupted.code, interrupted.is_resumable, interrupted.retry_after_ms) == (14, True, 100)
+    await call.write(pb.GenerateManyRequest(generate=pb.GenerateRequest(request_id="b", text="")))
+    refused = (await asyncio.wait_for(call.read(), LIMIT_SECONDS)).error
+    assert (refused.code, refused.is_resumable, refused.retry_after_ms) == (3, False, 0)
+    call.cancel()
+
+
+async def test_a_full_queue_says_when_to_try_again(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(text="x"))
+    bench.engine.end((await bench.engine.next_request()).handle, engine_pb.REQUEST_END_QUEUE_FULL)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(call)
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert dict(caught.value.trailing_metadata())["retry-after-ms"] == "1000"
+
+
+async def test_an_id_in_use_is_waited_for_and_then_refused(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(request_id="r", text="x"))
+    first = await bench.engine.next_request()
+    bench.engine.end(first.handle, engine_pb.REQUEST_END_DUPLICATE_ID)
+    second = await bench.engine.next_request()
+    assert (second.request_id, second.handle > first.handle) == ("r", True)
+    assert second.sampling.seed == first.sampling.seed
+    bench.engine.send_text(second.handle, "ok")
+    bench.engine.end(second.handle, engine_pb.REQUEST_END_LENGTH)
+    assert "".join(response.delta.text for response in await read_all(call)) == "ok"
+    call = bench.stub.Generate(pb.GenerateRequest(request_id="r", text="x"))
+    for _ in range(5):
+        new = await bench.engine.next_request()
+        bench.engine.end(new.handle, engine_pb.REQUEST_END_DUPLICATE_ID)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(call)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert bench.engine.new_requests.empty()
+
+
+async def test_an_abort_reaches_a_request_that_waits_for_its_id(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(request_id="r", text="x"))
+    new = await bench.engine.next_request()
+    await bench.stub.Abort(pb.AbortRequest(request_id="r"))
+    bench.engine.end(new.handle, engine_pb.REQUEST_END_DUPLICATE_ID)
+    (response,) = await read_all(call)
+    assert response.final.finish_reason == types_pb2.FINISH_REASON_ABORT
+
+
+async def test_a_wait_for_a_worker_is_told(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(text="x"))
+    many = bench.stub.GenerateMany()
+    await many.write(pb.GenerateManyRequest(generate=pb.GenerateRequest(request_id="m", text="x")))
+    handles = {new.request_id: new.handle for new in [await bench.engine.next_request() for _ in range(2)]}
+    other = handles.pop("m")
+    (handle,) = handles.values()
+    waiting, running = types_pb2.REQUEST_STATUS_WAITING_FOR_WORKER, types_pb2.REQUEST_STATUS_RUNNING
+    bench.engine.send_text(handle, "a")
+    assert (await call.read()).delta.text == "a"
+    bench.engine.tell_statuses({handle: engine_pb.REQUEST_STATUS_WAITING_FOR_WORKER, 99: 1, other: 1})
+    first = await call.read()
+    assert (first.status.status, first.HasField("seed")) == (waiting, False)
+    told = await many.read()
+    assert (told.request_id, told.status.status, told.HasField("seed")) == ("m", waiting, True)
+    bench.engine.tell_statuses({handle: engine_pb.REQUEST_STATUS_RUNNING, other: 77})
+    assert (await call.read()).status.status == running
+    bench.engine.send_text(handle, "b")
+    assert (await call.read()).delta.text == "b"
+    call.cancel()
+    many.cancel()

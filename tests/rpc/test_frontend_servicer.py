@@ -194,7 +194,6 @@ async def test_logprobs_go_to_the_tokens_that_asked(bench: FrontendBench) -> Non
     [
         (engine_pb.REQUEST_END_DEADLINE, grpc.StatusCode.DEADLINE_EXCEEDED),
         (engine_pb.REQUEST_END_INVALID, grpc.StatusCode.INVALID_ARGUMENT),
-        (engine_pb.REQUEST_END_DUPLICATE_ID, grpc.StatusCode.INVALID_ARGUMENT),
         (engine_pb.REQUEST_END_QUEUE_FULL, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (engine_pb.REQUEST_END_UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
         (engine_pb.REQUEST_END_INTERNAL, grpc.StatusCode.INTERNAL),

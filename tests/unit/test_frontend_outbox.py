@@ -18,6 +18,7 @@ from scheduler_svc.frontend.values import (
     CheckedRequest,
     Ended,
     EngineFacts,
+    RequestStatus,
     TokenLogprobs,
 )
 
@@ -48,9 +49,26 @@ async def test_all_that_gathered_is_one_message() -> None:
     assert await take(outbox) == pb.AttachRequest(
         new_requests=[request(1), request(2)],
         end_requests=[pb.EndRequest(handle=1, reason=pb.END_REASON_STOP_STRING, num_output_tokens=7)],
-        aborts=[pb.AbortById(request_id="other")],
+        aborts=[pb.AbortById(request_id="other", num_requests_before=2)],
     )
     assert await is_empty(outbox)
+
+
+async def test_an_abort_tells_which_requests_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox_module, "_MAX_BATCH_BYTES", 100)
+    outbox = Outbox()
+    outbox.add_request(request(1, 60))
+    outbox.add_abort("first")
+    outbox.add_request(request(2, 60))
+    outbox.add_abort("second")
+    outbox.add_request(request(3, 10))
+    messages = [await take(outbox) for _ in range(2)]
+    assert [len(message.aborts) for message in messages] == [0, 2]
+    assert [abort.num_requests_before for abort in messages[1].aborts] == [0, 1]
+    outbox.add_request(request(4))
+    outbox.clear()
+    outbox.add_abort("third")
+    assert (await take(outbox)).aborts == [pb.AbortById(request_id="third")]
 
 
 async def test_long_prompts_are_split_and_ends_never_overtake_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +102,9 @@ class Sink:
 
     def started(self, *, num_cached_tokens: int, queue_time_ns: int) -> None:
         raise AssertionError((num_cached_tokens, queue_time_ns))
+
+    def told_status(self, status: RequestStatus) -> None:
+        raise AssertionError(status)
 
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> Verdict | None:
         raise AssertionError((token_id, logprobs))

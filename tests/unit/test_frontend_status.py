@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from scheduler_svc import errors
-from scheduler_svc.frontend.status import STATUS_OF_ERROR, is_expected, status_of
+from scheduler_svc.frontend.status import STATUS_OF_ERROR, hints_of, is_expected, retry_after_ms, status_of
 
 TREE = [
     value
@@ -28,6 +28,7 @@ def test_every_class_of_the_tree_has_a_row() -> None:
         (errors.DeadlineError("x"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (errors.DrainingError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.WorkerUnavailableError("x"), grpc.StatusCode.UNAVAILABLE),
+        (errors.RequestInterruptedError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.ModelMismatchError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.ModelFolderError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.InternalError("x"), grpc.StatusCode.INTERNAL),
@@ -53,3 +54,23 @@ def test_our_own_faults_are_worth_a_traceback() -> None:
 def test_a_long_message_keeps_its_ends() -> None:
     _, message = status_of(errors.InvalidRequestError("field " + "x" * 10_000 + " limit"))
     assert message == "field " + "x" * 244 + " ... " + "x" * 244 + " limit"
+
+
+def test_what_passes_by_itself_says_when_to_try_again() -> None:
+    assert hints_of(errors.QueueFullError("x")) == (("retry-after-ms", "1000"),)
+    assert {kind for kind in TREE if retry_after_ms(kind("x"))} == {
+        errors.QueueFullError,
+        errors.DrainingError,
+        errors.WorkerUnavailableError,
+        errors.RequestInterruptedError,
+    }
+    assert hints_of(errors.InternalError("x")) == hints_of(KeyError("x")) == ()
+
+
+def test_an_interrupted_request_says_where_to_go_on() -> None:
+    error = errors.RequestInterruptedError("x", seed=2**64 - 1, num_output_tokens=7)
+    assert dict(hints_of(error)) == {
+        "retry-after-ms": "100",
+        "stepwire-resume-num-tokens": "7",
+        "stepwire-resume-seed": "18446744073709551615",
+    }

@@ -10,7 +10,7 @@ from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.open_requests import OpenRequests
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import RequestStream, Verdict, deliver, write_delay_seconds
-from scheduler_svc.frontend.values import Delta, Ended, Final, TokenLogprobs
+from scheduler_svc.frontend.values import Delta, Ended, Final, Output, RequestStatus, TokenLogprobs
 
 
 class LetterDetokenizer:
@@ -152,7 +152,7 @@ def test_the_delay_grows_with_the_open_streams(num_streams: int, seconds: float)
 
 async def test_the_first_output_is_written_at_once_and_later_ones_gather() -> None:
     stream = make()
-    written: asyncio.Queue[Delta | Final] = asyncio.Queue()
+    written: asyncio.Queue[Output] = asyncio.Queue()
     task = asyncio.create_task(deliver(stream, written.put, delay_seconds=lambda: 0.05))
     push(stream, "a")
     assert await asyncio.wait_for(written.get(), 0.04) == delta("a")
@@ -169,7 +169,7 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
     stream = make()
     push(stream, "a")
     stream.ended(Ended(reason=FinishReason.LENGTH))
-    written: asyncio.Queue[Delta | Final] = asyncio.Queue()
+    written: asyncio.Queue[Output] = asyncio.Queue()
     final = await asyncio.wait_for(deliver(stream, written.put, delay_seconds=lambda: 3600.0), 5)
     assert [written.get_nowait(), written.get_nowait()] == [delta("a"), final]
 
@@ -188,3 +188,16 @@ async def test_open_requests_count_drain_and_mark_early_aborts() -> None:
         assert await open_requests.wait_idle(0.01) is False
     assert len(open_requests) == 0
     assert await open_requests.wait_idle(0.01) is True
+
+
+async def test_a_status_comes_after_the_output_that_waits_and_only_the_last_one_is_told() -> None:
+    stream = make()
+    push(stream, "ab")
+    stream.told_status(RequestStatus.WAITING_FOR_WORKER)
+    assert [await stream.take(), await stream.take()] == [delta("ab"), RequestStatus.WAITING_FOR_WORKER]
+    stream.told_status(RequestStatus.WAITING_FOR_WORKER)
+    stream.told_status(RequestStatus.RUNNING)
+    stream.failed(DeadlineError("late"))
+    assert await stream.take() is RequestStatus.RUNNING
+    with pytest.raises(DeadlineError):
+        await stream.take()

@@ -97,10 +97,12 @@ class EndRequest(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[EndReason, str]] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
 
 class AbortById(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "num_requests_before")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    NUM_REQUESTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    num_requests_before: int
+    def __init__(self, request_id: _Optional[str] = ..., num_requests_before: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("hello", "new_requests", "end_requests", "aborts")
