@@ -74,16 +74,20 @@ def _is_distinct(values: Int64Array) -> bool:
 class StandInLanes:
     """All lanes of one epoch."""
 
-    def __init__(self, limits: StandInLimits, *, checks_cache: bool = True) -> None:
+    def __init__(
+        self, limits: StandInLimits, *, checks_cache: bool = True, script: Int32Array | None = None
+    ) -> None:
         """Begin an epoch with no lane held.
 
         Args:
             limits: what the lanes can hold.
             checks_cache: read each row's whole context back from the cache; costs its length.
+            script: "sample" the tokens of this text, at (seed + position) modulo its length.
         """
         lanes, max_blocks = limits.max_num_seqs, -(-limits.max_model_len // limits.block_size)
         self._limits = limits
         self._checks_cache = checks_cache
+        self._script = script
         self._last_step_id = 0
         self._incarnations: set[int] = set()
         self.is_held = np.zeros(lanes, np.bool_)
@@ -221,6 +225,10 @@ class StandInLanes:
         _check((self._cache[slots] == token_ids).all(), "the cache holds another request's tokens")
 
     def _sample(self, lanes: Int64Array, positions: Int64Array) -> Int32Array:
+        if self._script is not None:
+            indices = self._seeds[lanes] + positions.astype(np.uint64)
+            scripted: Int32Array = self._script[indices % np.uint64(len(self._script))]
+            return scripted
         token_ids = sampled_tokens(self._seeds[lanes], positions, vocab_size=self._limits.vocab_size)
         for index in np.flatnonzero(positions < self._masked_until[lanes]).tolist():
             while int(token_ids[index]) in self._stop_ids[int(lanes[index])]:

@@ -14,7 +14,7 @@ import grpc
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc
 
-from tests.stand_in_lanes import ProtocolFaultError, StandInLanes, StandInLimits
+from tests.stand_in_lanes import Int32Array, ProtocolFaultError, StandInLanes, StandInLimits
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -27,6 +27,8 @@ class _Epoch:
     steps: asyncio.Queue[pb.Step] = field(default_factory=asyncio.Queue)
     outgoing: asyncio.Queue[pb.RunStepsResponse | grpc.StatusCode] = field(default_factory=asyncio.Queue)
     num_in_flight: int = 0
+    due_seconds: float = 0.0
+    """When the last step ended, on the event loop's clock."""
 
 
 class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
@@ -38,6 +40,7 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         *,
         step_seconds: float = 0.0,
         checks_cache: bool = True,
+        script: Int32Array | None = None,
         heartbeat_seconds: float = 1.0,
     ) -> None:
         """Make a worker that is not listening yet.
@@ -46,6 +49,7 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             limits: what it says it can hold.
             step_seconds: time each step takes, one after the other.
             checks_cache: see StandInLanes; load tests turn it off.
+            script: see StandInLanes.
             heartbeat_seconds: time between heartbeats.
         """
         self.limits = limits or StandInLimits()
@@ -69,6 +73,7 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.step_seconds = step_seconds
         """Time each step takes; may be changed at any time."""
         self._checks_cache = checks_cache
+        self._script = script
         self._heartbeat_seconds = heartbeat_seconds
         self._server: grpc.aio.Server | None = None
         self._epoch: _Epoch | None = None
@@ -113,7 +118,9 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"the worker's config_hash is {self.limits.config_hash}, the engine's {hello.config_hash}",
             )
-        epoch = self._epoch = _Epoch(StandInLanes(self.limits, checks_cache=self._checks_cache))
+        epoch = self._epoch = _Epoch(
+            StandInLanes(self.limits, checks_cache=self._checks_cache, script=self._script)
+        )
         tasks = [asyncio.create_task(self._read(requests, epoch)), asyncio.create_task(self._run(epoch))]
         tasks.append(asyncio.create_task(self._beat(epoch)))
         try:
@@ -148,11 +155,15 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             epoch.steps.put_nowait(request.step)
 
     async def _run(self, epoch: _Epoch) -> None:
+        now_seconds = asyncio.get_running_loop().time
         while True:
+            if epoch.steps.empty():  # else the next step began when the last one ended
+                epoch.due_seconds = 0.0
             step = await epoch.steps.get()
             await self.may_run.wait()
             if self.step_seconds:
-                await asyncio.sleep(self.step_seconds)
+                epoch.due_seconds = (epoch.due_seconds or now_seconds()) + self.step_seconds
+                await asyncio.sleep(epoch.due_seconds - now_seconds())
             try:
                 result = epoch.lanes.apply(step)
             except ProtocolFaultError as fault:

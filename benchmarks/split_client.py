@@ -1,0 +1,182 @@
+"""The clients of the split's cost: a steady load, a flood, and one that asks for the state meanwhile.
+
+Each runs in a process of its own and tells its counts in shared memory or through a pipe. Speaks the
+stubs directly, because the clients' cost must leave the cores to what is measured. Knows nothing about
+the services' processes.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+import grpc
+import uvloop
+from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import types_pb2
+from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
+
+from benchmarks.split_text import STOP_STRING, Script
+
+PROMPT_TOKENS = 32
+_STREAMS_PER_STOP_STRING = 4
+_FINISHED_PER_CHECK = 16
+_POLL_SECONDS = 0.005
+
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+_CONTEXT = get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What a client asks for."""
+
+    address: str
+    model: Path
+    num_streams: int
+    num_tokens: int
+    """Output tokens of each request."""
+    num_channels: int = 1
+    """Connections; the kernel gives each to one of the front ends."""
+
+
+class Counts:
+    """What the load client got so far, shared between processes."""
+
+    names = ("tokens", "messages", "finished", "checked")
+
+    def __init__(self) -> None:
+        self.cells: Any = _CONTEXT.Array("q", len(self.names), lock=False)
+
+    def read(self) -> dict[str, int]:
+        """Read all counts."""
+        return dict(zip(self.names, self.cells, strict=True))
+
+
+def start_load(load: Load, counts: Counts) -> SpawnProcess:
+    """Start streams that each ask again when they end, until the process is terminated."""
+    process = _CONTEXT.Process(target=_run_in_loop, args=(_load_forever, load, counts.cells), daemon=True)
+    process.start()
+    return process
+
+
+def start_flood(load: Load) -> tuple[SpawnProcess, Connection]:
+    """Prepare a flood; send anything to open it, receive the time of its start, then that of its end."""
+    ours, theirs = _CONTEXT.Pipe()
+    process = _CONTEXT.Process(target=_run_in_loop, args=(_flood, load, theirs), daemon=True)
+    process.start()
+    return process, ours
+
+
+def poll_state(
+    address: str, num_queued: int, *, limit_seconds: float, begin: Callable[[], None]
+) -> tuple[float, list[float]]:
+    """Ask for the state until ``num_queued`` more requests came than before ``begin``.
+
+    Returns:
+        When the answer came that told of all, and how long each answer took.
+    """
+    latencies: list[float] = []
+    with grpc.insecure_channel(address, options=_OWN_CONNECTION) as channel:
+        stub = GenerationServiceStub(channel)
+        first = _num_known(stub.GetServerState(pb.GetServerStateRequest()))
+        begin()
+        deadline = time.monotonic() + limit_seconds
+        while time.monotonic() < deadline:
+            start = time.monotonic()
+            state = stub.GetServerState(pb.GetServerStateRequest(), timeout=limit_seconds)
+            end = time.monotonic()
+            latencies.append(end - start)
+            if _num_known(state) - first >= num_queued:
+                return end, latencies
+            time.sleep(_POLL_SECONDS)
+    raise TimeoutError(f"{num_queued} requests were not queued within {limit_seconds} s")
+
+
+def _num_known(state: pb.GetServerStateResponse) -> int:
+    return state.num_waiting + state.num_running + state.num_preempted + state.num_finished_total
+
+
+def _run_in_loop(main: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    uvloop.run(main(*arguments))
+
+
+def _channels(load: Load) -> list[grpc.aio.Channel]:
+    return [
+        grpc.aio.insecure_channel(load.address, options=_OWN_CONNECTION) for _ in range(load.num_channels)
+    ]
+
+
+def _request(script: Script, seed: int, *, num_tokens: int, has_stop_string: bool) -> pb.GenerateRequest:
+    stop = types_pb2.StopParams(max_tokens=num_tokens, ignore_eos=True)
+    if has_stop_string:
+        stop.stop_strings.append(STOP_STRING)
+    return pb.GenerateRequest(
+        text=script.slice_text(seed, PROMPT_TOKENS), sampling=types_pb2.SamplingParams(seed=seed), stop=stop
+    )
+
+
+async def _load_forever(load: Load, cells: Any) -> None:
+    script = Script.load(load.model)
+    stubs = [GenerationServiceStub(channel) for channel in _channels(load)]
+    async with asyncio.TaskGroup() as group:
+        for index in range(load.num_streams):
+            stub = stubs[index % len(stubs)]
+            group.create_task(_ask_again_and_again(stub, script, index=index, load=load, cells=cells))
+
+
+async def _ask_again_and_again(stub: Any, script: Script, *, index: int, load: Load, cells: Any) -> None:
+    rng = random.Random(index)
+    # The first requests differ in length, so that the later ones do not start in step.
+    num_tokens = rng.randint(16, load.num_tokens)
+    has_stop_string = index % _STREAMS_PER_STOP_STRING == 0
+    while True:
+        seed = rng.randrange(1, 2**31)
+        request = _request(script, seed, num_tokens=num_tokens, has_stop_string=has_stop_string)
+        texts: list[str] = []
+        usage = types_pb2.Usage()
+        async for message in stub.Generate(request):
+            cells[1] += 1
+            if message.HasField("delta"):
+                cells[0] += len(message.delta.token_ids)
+                texts.append(message.delta.text)
+            else:
+                usage = message.final.usage
+        assert usage.num_output_tokens == num_tokens, usage
+        cells[2] += 1
+        if rng.randrange(_FINISHED_PER_CHECK) == 0:
+            expected = script.slice_text(seed + usage.num_prompt_tokens, num_tokens)
+            assert "".join(texts) == expected, f"seed {seed}: wrong text"
+            cells[3] += 1
+        num_tokens = load.num_tokens
+
+
+async def _flood(load: Load, connection: Connection) -> None:
+    script = Script.load(load.model)
+    requests = [
+        _request(script, seed * 17, num_tokens=load.num_tokens, has_stop_string=False)
+        for seed in range(1, load.num_streams + 1)
+    ]
+    stubs = [GenerationServiceStub(channel) for channel in _channels(load)]
+    for stub in stubs:  # connected before the flood begins
+        await stub.GetModelInfo(pb.GetModelInfoRequest())
+    connection.send("ready")
+    connection.recv()
+    connection.send(time.monotonic())
+    calls = [stubs[index % len(stubs)].Generate(request) for index, request in enumerate(requests)]
+    await asyncio.gather(*map(_drain, calls))
+    connection.send(time.monotonic())
+
+
+async def _drain(call: Any) -> None:
+    final = None
+    async for message in call:
+        final = message
+    assert final is not None
+    assert final.HasField("final")
