@@ -103,7 +103,8 @@ def _only_declares(statement: ast.stmt) -> bool:
     ):
         return True
     if isinstance(statement, ast.If):  # if TYPE_CHECKING:
-        return all(_only_declares(inner) for inner in (*statement.body, *statement.orelse))
+        is_main_guard = ast.unparse(statement.test) == "__name__ == '__main__'"  # false at import
+        return is_main_guard or all(_only_declares(inner) for inner in (*statement.body, *statement.orelse))
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if isinstance(statement, (ast.Assign, ast.AnnAssign)):
