@@ -67,6 +67,8 @@ def extend_block_hashes(
         cache_salt: the request's salt.
     """
     num_known, num_bytes = len(block_hashes), block_size * token_ids.itemsize
+    if num_known >= num_blocks:
+        return
     parent = block_hashes[-1] if block_hashes else root_hash(cache_salt)
     data = token_ids[num_known * block_size : num_blocks * block_size].tobytes()
     assert len(data) >= (num_blocks - num_known) * num_bytes, "only blocks of known tokens have a hash"

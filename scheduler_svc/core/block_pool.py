@@ -76,6 +76,7 @@ class BlockPool:
         """Hold matched blocks once more."""
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
+                assert self._hash_of[block_id] is not None, f"block {block_id} is shared but not cached"
                 self._free.take_cached(block_id)
             self._ref_counts[block_id] += 1
 
@@ -88,10 +89,10 @@ class BlockPool:
         ref_counts, hash_of = self._ref_counts, self._hash_of
         cached: list[BlockId] = []
         for block_id in reversed(block_ids):
-            ref_count = ref_counts[block_id] - 1
-            assert ref_count >= 0, f"block {block_id} is released but not held"
-            ref_counts[block_id] = ref_count
-            if ref_count == 0:
+            ref_count = ref_counts[block_id]
+            assert ref_count > 0, f"block {block_id} is released but not held"
+            ref_counts[block_id] = ref_count - 1
+            if ref_count == 1:
                 if hash_of[block_id] is None:
                     self._free.push_empty(block_id)
                 else:
@@ -108,9 +109,8 @@ class BlockPool:
         ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
         for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
             assert ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
-            if hash_of[block_id] is None and block_hash not in block_of:
+            if hash_of[block_id] is None and block_of.setdefault(block_hash, block_id) == block_id:
                 hash_of[block_id] = block_hash
-                block_of[block_hash] = block_id
 
     def ref_counts(self) -> dict[BlockId, int]:
         """Counts of all held blocks, for invariant checks."""

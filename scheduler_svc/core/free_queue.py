@@ -1,13 +1,16 @@
-"""The order in which free blocks are handed out, each operation in constant time.
+"""The order in which free blocks are handed out, each operation in constant time (amortised).
 
 Blocks that hold nothing of use go first; then those that the prefix cache could still serve, least
 recently used first. Knows nothing about hashes or reference counts.
 """
 
-from collections import OrderedDict
+from collections import Counter, deque
 from collections.abc import Iterable
 
 from scheduler_svc.core.types import BlockId
+
+MAX_STALE_OF_FEW = 1024
+"""Entries that blocks left behind are dropped once they are more than this and all others together."""
 
 
 class FreeQueue:
@@ -16,10 +19,15 @@ class FreeQueue:
     def __init__(self, block_ids: Iterable[BlockId]) -> None:
         # A stack: the block that was freed last is likeliest to be warm in the worker's caches.
         self._empty: list[BlockId] = list(block_ids)
-        self._cached: OrderedDict[BlockId, None] = OrderedDict()
+        # A block taken from the middle leaves its entry behind, which is skipped when its turn comes:
+        # an OrderedDict, which could delete it, costs 15 times as much at both ends.
+        self._cached: deque[BlockId] = deque()
+        self._num_stale: Counter[BlockId] = Counter()
+        """Of each block that left entries behind, how many: they stand before its own, if it has one."""
+        self._num_cached = 0
 
     def __len__(self) -> int:
-        return len(self._empty) + len(self._cached)
+        return len(self._empty) + self._num_cached
 
     @property
     def num_empty(self) -> int:
@@ -29,15 +37,16 @@ class FreeQueue:
     @property
     def num_cached(self) -> int:
         """Free blocks that the prefix cache can still serve."""
-        return len(self._cached)
+        return self._num_cached
 
     def push_empty(self, block_id: BlockId) -> None:
         """Add a block that holds nothing of use."""
         self._empty.append(block_id)
 
-    def push_cached(self, block_ids: Iterable[BlockId]) -> None:
+    def push_cached(self, block_ids: list[BlockId]) -> None:
         """Add blocks with a hash, in order; the last becomes the most recently used one."""
-        self._cached.update(dict.fromkeys(block_ids))
+        self._cached.extend(block_ids)
+        self._num_cached += len(block_ids)
 
     def pop(self, num_blocks: int) -> list[BlockId]:
         """Take the blocks that are missed least. There must be as many."""
@@ -45,14 +54,37 @@ class FreeQueue:
         first = len(self._empty) - num_from_empty
         block_ids = self._empty[first:][::-1]
         del self._empty[first:]
-        pop_oldest = self._cached.popitem
-        block_ids += [pop_oldest(last=False)[0] for _ in range(num_blocks - num_from_empty)]
+        num_from_cached = num_blocks - num_from_empty
+        self._num_cached -= num_from_cached
+        pop_oldest = self._cached.popleft
+        while num_from_cached:
+            block_id = pop_oldest()
+            if self._num_stale and self._is_stale(block_id):
+                continue
+            block_ids.append(block_id)
+            num_from_cached -= 1
         return block_ids
 
     def take_cached(self, block_id: BlockId) -> None:
-        """Take a certain cached block, because a request shares it again."""
-        del self._cached[block_id]
+        """Take a certain cached block, because a request shares it again. It must be one."""
+        self._num_stale[block_id] += 1
+        self._num_cached -= 1
+        if len(self._cached) > 2 * self._num_cached + MAX_STALE_OF_FEW:
+            self._drop_stale()
 
     def block_ids(self) -> set[BlockId]:
         """All free ids, for invariant checks."""
+        self._drop_stale()
         return {*self._empty, *self._cached}
+
+    def _is_stale(self, block_id: BlockId) -> bool:
+        """Tell whether the block's oldest entry was left behind, and forget that entry."""
+        num_stale = self._num_stale.get(block_id, 0)
+        if num_stale > 1:
+            self._num_stale[block_id] = num_stale - 1
+        elif num_stale:
+            del self._num_stale[block_id]
+        return num_stale > 0
+
+    def _drop_stale(self) -> None:
+        self._cached = deque(block_id for block_id in self._cached if not self._is_stale(block_id))

@@ -103,9 +103,11 @@ def test_a_released_but_cached_block_is_used_last() -> None:
     assert pool.index() == {}
 
 
-def test_releasing_or_registering_what_nobody_holds_is_our_own_bug() -> None:
+def test_sharing_releasing_or_registering_what_nobody_holds_is_our_own_bug() -> None:
     pool = BlockPool(1)
     with pytest.raises(AssertionError, match="block 1 is released but not held"):
         pool.release([BlockId(1)])
+    with pytest.raises(AssertionError, match="block 1 is shared but not cached"):
+        pool.share([BlockId(1)])
     with pytest.raises(AssertionError, match="block 1 is registered but not held"):
         pool.register([BlockId(1)], [KEYS[0]])

@@ -1,8 +1,6 @@
 """The order of free blocks, by hand."""
 
-import pytest
-
-from scheduler_svc.core.free_queue import FreeQueue
+from scheduler_svc.core.free_queue import MAX_STALE_OF_FEW, FreeQueue
 from scheduler_svc.core.types import BlockId
 
 
@@ -36,8 +34,15 @@ def test_a_shared_block_leaves_and_comes_back_as_the_most_recently_used() -> Non
     assert queue.pop(3) == [4, 6, 5]
 
 
-def test_taking_a_block_that_is_not_cached_is_our_own_bug() -> None:
-    queue = _queue(1)
-    with pytest.raises(KeyError):
-        queue.take_cached(BlockId(1))
-    assert queue.block_ids() == {1}
+def test_blocks_shared_again_and_again_keep_their_order_and_leave_little_behind() -> None:
+    queue = _queue()
+    queue.push_cached([BlockId(i) for i in (5, 4, 6)])
+    for _ in range(3 * MAX_STALE_OF_FEW):
+        for block_id in (BlockId(5), BlockId(4)):
+            queue.take_cached(block_id)
+        queue.push_cached([BlockId(5), BlockId(4)])
+        assert (len(queue), len(queue._cached) < 2 * MAX_STALE_OF_FEW) == (3, True)
+    queue.take_cached(BlockId(5))
+    assert queue.block_ids() == {4, 6}
+    assert queue.pop(2) == [6, 4]
+    assert len(queue) == 0
