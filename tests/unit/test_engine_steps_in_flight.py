@@ -4,7 +4,13 @@ import numpy as np
 import pytest
 
 from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.engine.step_clock import StepClock, StepLimits
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
+
+
+def _steps() -> StepsInFlight:
+    clock = StepClock(StepLimits(least_seconds=10.0, first_seconds=60.0))
+    return StepsInFlight(vocab_size=100, clock=clock)
 
 
 def _plan(step_id: int, *samples: bool) -> StepPlan:
@@ -27,7 +33,7 @@ def _result(step_id: int, *token_ids: int) -> StepResult:
 
 
 def test_answers_come_in_the_order_of_the_steps() -> None:
-    steps = StepsInFlight(vocab_size=100)
+    steps = _steps()
     steps.add(_plan(1, True, False, True), 0.0)
     steps.add(_plan(2, False), 0.0)
     assert len(steps) == 2
@@ -47,7 +53,7 @@ def test_answers_come_in_the_order_of_the_steps() -> None:
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused(result: StepResult, message: str) -> None:
-    steps = StepsInFlight(vocab_size=100)
+    steps = _steps()
     steps.add(_plan(1, True, False), 0.0)
     with pytest.raises(EpochEndedError, match=message):
         steps.take_answer(result, 0.0)
@@ -55,18 +61,39 @@ def test_an_answer_that_does_not_fit_is_refused(result: StepResult, message: str
 
 def test_an_answer_to_nothing_is_refused() -> None:
     with pytest.raises(EpochEndedError, match="answered step 1, but the oldest in flight is 0"):
-        StepsInFlight(vocab_size=100).take_answer(_result(1), 0.0)
+        _steps().take_answer(_result(1), 0.0)
 
 
-def test_a_steps_clock_starts_when_it_is_the_oldest() -> None:
-    steps = StepsInFlight(vocab_size=100)
-    steps.check_age(1000.0, limit_seconds=10.0)
+def test_a_steps_time_starts_when_it_is_the_oldest() -> None:
+    steps = _steps()
+    steps.check_age(1000.0)
+    for step_id in (1, 2, 3):
+        steps.add(_plan(step_id), 1000.0 + step_id)
+    # The first of its size has 60 s, the others 10 s.
+    steps.check_age(1061.0)
+    steps.take_answer(_result(1), 1061.0)
+    steps.check_age(1071.0)
+    steps.take_answer(_result(2), 1071.0)
+    steps.take_answer(_result(3), 1071.0)
+    steps.check_age(9999.0)
+
+
+def test_a_step_past_its_limit_ends_the_epoch() -> None:
+    steps = _steps()
     steps.add(_plan(1), 1000.0)
-    steps.add(_plan(2), 1001.0)
-    steps.check_age(1010.0, limit_seconds=10.0)
-    steps.take_answer(_result(1), 1010.0)
-    steps.check_age(1020.0, limit_seconds=10.0)
-    with pytest.raises(EpochEndedError, match="step 2 took over 10"):
-        steps.check_age(1020.1, limit_seconds=10.0)
-    steps.take_answer(_result(2), 1020.1)
-    steps.check_age(9999.0, limit_seconds=10.0)
+    steps.add(_plan(2), 1000.0)
+    with pytest.raises(EpochEndedError, match="step 1 took over 60 s"):
+        steps.check_age(1060.1)
+    steps.take_answer(_result(1), 1001.0)
+    steps.check_age(1011.0)
+    with pytest.raises(EpochEndedError, match="step 2 took over 10 s"):
+        steps.check_age(1011.1)
+
+
+def test_time_in_which_the_engine_stood_still_is_forgiven() -> None:
+    steps = _steps()
+    steps.add(_plan(1), 1000.0)
+    steps.forgive(500.0)
+    steps.check_age(1560.0)
+    with pytest.raises(EpochEndedError, match="step 1 took over 60 s"):
+        steps.check_age(1560.1)
