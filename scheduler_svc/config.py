@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 _MIB = 1024 * 1024
 _MAX_STEPS_IN_FLIGHT = 4
+_LEAST_SILENCE_SECONDS = 2.0
 
 
 class ConfigError(ValueError):
@@ -34,7 +35,7 @@ class SchedulerConfig:
     port: int = 50051
     """Port that the front ends share. 0 picks a free one; the start-up line tells it."""
     worker: tuple[str, ...] = ("127.0.0.1:50061",)
-    """HOST:PORT of the worker group; exactly one, until several groups work."""
+    """HOST:PORT of a worker group. Give it once for each group; all run the same model."""
     frontends: int = 1
     """Front end processes on the one port."""
     max_num_seqs: int = 0
@@ -51,8 +52,12 @@ class SchedulerConfig:
     """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
     drain_seconds: float = 30.0
     """How long a stop waits for running requests."""
-    step_timeout_seconds: float = 300.0
-    """How long the oldest step in flight may take before the worker counts as lost."""
+    step_limit_seconds: float = 10.0
+    """A worker counts as lost when a step takes longer than this and than 20 times what is usual."""
+    first_step_limit_seconds: float = 300.0
+    """The same for the first step of its size that a worker runs: it may have kernels to compile."""
+    silence_limit_seconds: float = 10.0
+    """A worker counts as lost when it sends nothing for this long; it sends a heartbeat a second."""
     check_invariants: bool = False
     """Check the core's invariants after every call: slow, for finding bugs."""
     log_level: str = "info"
@@ -73,7 +78,12 @@ class SchedulerConfig:
         for option in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             self._check_range(option, 0, 2**31 - 1)
         self._check_seconds("drain_seconds", is_zero_allowed=True)
-        self._check_seconds("step_timeout_seconds", is_zero_allowed=False)
+        self._check_seconds("step_limit_seconds", is_zero_allowed=False)
+        self._check_seconds("first_step_limit_seconds", is_zero_allowed=False)
+        self._check_seconds("silence_limit_seconds", is_zero_allowed=False)
+        if self.silence_limit_seconds < _LEAST_SILENCE_SECONDS:
+            limit = f"be at least {_LEAST_SILENCE_SECONDS:g}: a worker sends a heartbeat a second"
+            raise ConfigError.of("silence_limit_seconds", self.silence_limit_seconds, limit)
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigError.of("log_level", self.log_level, "be debug, info, warning or error")
 
@@ -88,11 +98,14 @@ class SchedulerConfig:
         return logging.getLevelNamesMapping()[self.log_level.upper()]
 
     def _check_workers(self) -> None:
-        if len(self.worker) != 1:
-            raise ConfigError.of("worker", self.worker, "be given exactly once, until several groups work")
-        host, colon, port = self.worker[0].rpartition(":")
-        if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
-            raise ConfigError.of("worker", self.worker[0], "be HOST:PORT with a port in [1, 65535]")
+        if not self.worker:
+            raise ConfigError.of("worker", self.worker, "be given at least once")
+        for address in self.worker:
+            host, colon, port = address.rpartition(":")
+            if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+                raise ConfigError.of("worker", address, "be HOST:PORT with a port in [1, 65535]")
+            if self.worker.count(address) > 1:
+                raise ConfigError.of("worker", address, "be given once for each group")
 
     def _check_range(self, option: str, lowest: int, highest: int) -> None:
         value = getattr(self, option)

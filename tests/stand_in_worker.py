@@ -1,7 +1,7 @@
 """A worker without a model, in this process: speaks the step stream and can be made to fail.
 
 What a step does is in stand_in_lanes.py. Tests steer it: hold steps back, go silent, break the
-stream, refuse the engine; ``faults`` must be empty at the end of every test.
+stream, refuse the engine, die of a request; ``faults`` must be empty at the end of every test.
 """
 
 import asyncio
@@ -65,6 +65,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.may_run = asyncio.Event()
         """Steps wait while this is not set."""
         self.may_run.set()
+        self.killing_token_id: int | None = None
+        """A step that admits a request whose first token is this one breaks the stream."""
         self.checks_hello = True
         """Whether an engine that expects another model is refused."""
         self.is_silent = False
@@ -164,6 +166,9 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             if self.step_seconds:
                 epoch.due_seconds = (epoch.due_seconds or now_seconds()) + self.step_seconds
                 await asyncio.sleep(epoch.due_seconds - now_seconds())
+            if self._is_killed_by(step):
+                epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
+                return
             try:
                 result = epoch.lanes.apply(step)
             except ProtocolFaultError as fault:
@@ -173,6 +178,10 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             self.num_tokens += len(result.token_ids) // 4
             epoch.num_in_flight -= 1
             epoch.outgoing.put_nowait(pb.RunStepsResponse(result=result))
+
+    def _is_killed_by(self, step: pb.Step) -> bool:
+        first_tokens = (int.from_bytes(one.token_ids[:4], "little") for one in step.admissions)
+        return self.killing_token_id is not None and self.killing_token_id in first_tokens
 
     async def _beat(self, epoch: _Epoch) -> None:
         sequence = 0

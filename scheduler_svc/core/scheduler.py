@@ -45,6 +45,16 @@ class Scheduler:
         """Steps planned and not yet folded."""
         return len(self._state.in_flight)
 
+    @property
+    def num_requests(self) -> int:
+        """Live requests, running or not."""
+        return len(self._state.requests)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that never ran."""
+        return self._state.queues.num_waiting
+
     def add(self, request: Request) -> None:
         """Queue a new request.
 

@@ -10,6 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 from stepwire.engine.v1 import engine_service_pb2 as pb
 from stepwire.v1 import generation_service_pb2 as public_pb
 
+from scheduler_svc.core.plan import CoreState
 from scheduler_svc.core.types import FinishReason, Request
 from scheduler_svc.engine.convert import float32_bytes, int32_array, int32_bytes, sampling_from_pb
 from scheduler_svc.engine.limits import PROTOCOL_VERSION
@@ -21,6 +22,7 @@ from scheduler_svc.engine.values import (
     EngineInfo,
     EngineState,
     FrontendBatch,
+    LiveStatus,
     OwnerOutputs,
     RequestEnd,
     StartedRequest,
@@ -44,6 +46,25 @@ _END_TO_PB: dict[RequestEnd, pb.RequestEnd] = {
     RequestEnd.UNAVAILABLE: pb.REQUEST_END_UNAVAILABLE,
     RequestEnd.INTERNAL: pb.REQUEST_END_INTERNAL,
 }
+_STATUS_TO_PB: dict[LiveStatus, pb.RequestStatus] = {
+    LiveStatus.WAITING_FOR_WORKER: pb.REQUEST_STATUS_WAITING_FOR_WORKER,
+    LiveStatus.RUNNING: pb.REQUEST_STATUS_RUNNING,
+}
+_GROUP_COUNTS = (
+    "num_waiting",
+    "num_running",
+    "num_preempted",
+    "num_blocks",
+    "num_free_blocks",
+    "num_cached_blocks",
+)
+_TOTALS = (
+    "num_prompt_tokens_total",
+    "num_cached_tokens_total",
+    "num_output_tokens_total",
+    "num_finished_total",
+    "num_preemptions_total",
+)
 
 
 def batch_from_pb(
@@ -110,6 +131,9 @@ def outputs_to_pb(outputs: OwnerOutputs) -> pb.AttachResponse:
         message.logprob_values = float32_bytes(outputs.logprobs.values)
     if outputs.started:
         _add_started(message, outputs.started)
+    if outputs.statuses:
+        message.status_handles = int32_bytes(np.array([handle for handle, _ in outputs.statuses], np.int64))
+        message.statuses.extend(_STATUS_TO_PB[status] for _, status in outputs.statuses)
     message.ended.extend(_ended_to_pb(ended) for ended in outputs.ended)
     return pb.AttachResponse(outputs=message)
 
@@ -142,6 +166,10 @@ def info_to_pb(info: EngineInfo) -> pb.AttachResponse:
         reason=info.reason,
         max_model_len=info.max_model_len,
         max_pool_tokens=info.max_pool_tokens,
+        groups=[
+            pb.WorkerGroupInfo(address=group.address, is_serving=group.is_serving, reason=group.reason)
+            for group in info.groups
+        ],
     )
     return pb.AttachResponse(info=message)
 
@@ -152,36 +180,33 @@ def state_to_pb(state: EngineState) -> pb.GetEngineStateResponse:
         workers=[_worker_to_pb(worker) for worker in state.workers],
         uptime=Duration(seconds=state.uptime_ns // 10**9, nanos=state.uptime_ns % 10**9),
     )
-    if (core := state.core) is not None:
-        for name in (
-            "num_waiting",
-            "num_running",
-            "num_preempted",
-            "num_blocks",
-            "num_free_blocks",
-            "num_cached_blocks",
-            "num_prompt_tokens_total",
-            "num_cached_tokens_total",
-            "num_output_tokens_total",
-            "num_finished_total",
-            "num_preemptions_total",
-        ):
-            setattr(message, name, getattr(core, name))
-        num_held = core.num_blocks - core.num_free_blocks - core.num_cached_blocks
-        message.kv_cache_usage_ratio = num_held / core.num_blocks
+    if state.core is not None:
+        _add_counts(message, state.core)
+        for name in _TOTALS:
+            setattr(message, name, getattr(state.core, name))
     return pb.GetEngineStateResponse(state=message)
 
 
 def _worker_to_pb(worker: WorkerStatus) -> public_pb.WorkerState:
     message = public_pb.WorkerState(
-        address=worker.address,
-        is_serving=worker.is_serving,
-        reason=worker.reason,
+        address=worker.info.address,
+        is_serving=worker.info.is_serving,
+        reason=worker.info.reason,
         num_steps_in_flight=worker.num_steps_in_flight,
         num_steps=worker.num_steps,
+        num_epochs_lost=worker.num_epochs_lost,
     )
     if worker.facts is not None:
         message.worker_epoch = worker.facts.worker_epoch
         message.device = worker.facts.device
         message.attention_backend = worker.facts.attention_backend
+    if worker.core is not None:
+        _add_counts(message, worker.core)
     return message
+
+
+def _add_counts(message: public_pb.WorkerState | public_pb.GetServerStateResponse, core: CoreState) -> None:
+    for name in _GROUP_COUNTS:
+        setattr(message, name, getattr(core, name))
+    num_held = core.num_blocks - core.num_free_blocks - core.num_cached_blocks
+    message.kv_cache_usage_ratio = num_held / core.num_blocks

@@ -1,16 +1,19 @@
 """One worker group as the engine sees it: a core, the link that runs its plans, and its epochs.
 
-Knows nothing about front ends.
+Whether it serves changes with the loop's events only, never between them. Knows nothing about front
+ends or other groups.
 """
 
 from collections.abc import Callable
 
+from scheduler_svc.core.capacity import max_total_tokens, most_tokens_of_one
 from scheduler_svc.core.plan import Admission, CoreState, FinishedRequest, StepOutputs, StepResult
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import CoreLimits, FinishReason, Request
-from scheduler_svc.engine.values import EngineInfo, WorkerFacts, WorkerStatus, WorkerUp
+from scheduler_svc.engine.routing import Candidate
+from scheduler_svc.engine.values import GroupInfo, WorkerDown, WorkerFacts, WorkerStatus, WorkerUp
 from scheduler_svc.engine.worker_link import WorkerLink
-from scheduler_svc.errors import WorkerUnavailableError
+from scheduler_svc.errors import InvalidRequestError
 
 
 class WorkerGroup:
@@ -22,72 +25,107 @@ class WorkerGroup:
         self._core: Scheduler | None = None
         self._facts: WorkerFacts | None = None
         self._num_steps = 0
+        self._num_epochs_lost = 0
+        self._reason = "no worker has come yet"
+        self.is_serving = False
+        """Whether a worker epoch runs."""
+        self.refusal: Exception | None = None
+        """Why the last worker that came does not fit, if it did not."""
+
+    @property
+    def address(self) -> str:
+        """Where the group is, host:port."""
+        return self._link.address
+
+    @property
+    def was_ever_up(self) -> bool:
+        """Whether a worker ever came that fits, so that there is a core."""
+        return self._core is not None
+
+    @property
+    def core(self) -> Scheduler:
+        """The core; there is one from the first worker on."""
+        assert self._core is not None, "no worker has come yet"
+        return self._core
+
+    @property
+    def most_tokens(self) -> int:
+        """The most tokens of one request, prompt and output; 0 before the first worker."""
+        return 0 if self._core is None else most_tokens_of_one(self._core.limits)
 
     def begin_epoch(self, up: WorkerUp) -> tuple[FinishedRequest, ...]:
         """Start over with a new worker; return the requests that cannot go on with it."""
         self._facts = up.facts
         self._num_steps = 0
+        self.is_serving, self._reason, self.refusal = True, "", None
         if self._core is None:
             self._core = Scheduler(up.limits, is_checked=self._is_checked)
             return ()
         return self._core.reset(up.limits)
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def end_epoch(self, down: WorkerDown) -> tuple[FinishedRequest, ...]:
+        """Note that there is no worker; return the requests that end with the one that was lost."""
+        self._num_epochs_lost += self.is_serving
+        self.is_serving, self._reason, self.refusal = False, down.reason, down.refusal
+        return () if self._core is None else self._core.lose_worker()
 
-        Raises:
-            InvalidRequestError, DuplicateRequestError, QueueFullError: as the core says.
-            WorkerUnavailableError: if no worker ever came, so that no limit is known.
-        """
-        if self._core is None:
-            raise WorkerUnavailableError(
-                f"no worker group can serve: {self._link.address}: {self._link.reason}"
-            )
-        self._core.add(request)
+    def can_hold(self, request: Request) -> bool:
+        """Whether the request fits the worker's limits with what it has to go."""
+        try:
+            return request.num_tokens < max_total_tokens(request, self.core.limits)
+        except InvalidRequestError:
+            return False
+
+    def candidate(self, request: Request, *, index: int) -> Candidate:
+        """Tell what choosing a group for ``request`` needs of this one, number ``index``."""
+        return Candidate(
+            group=index,
+            num_cached_tokens=self.core.num_cached_tokens(request),
+            num_requests=self.core.num_requests,
+            max_num_seqs=self.core.limits.max_num_seqs,
+        )
 
     def finish(
         self, request_id: str, reason: FinishReason, *, num_tokens: int | None = None
     ) -> FinishedRequest | None:
         """End a request from outside."""
-        return None if self._core is None else self._core.finish(request_id, reason, num_tokens=num_tokens)
+        return self.core.finish(request_id, reason, num_tokens=num_tokens)
 
     def fold(self, result: StepResult) -> StepOutputs:
         """Fold the oldest step's result."""
-        assert self._core is not None, "a result needs a worker"
+        assert self.is_serving, "a result needs a worker"
         self._num_steps += 1
-        return self._core.update(result)
+        return self.core.update(result)
 
     def pump(self, on_admission: Callable[[Admission], None]) -> None:
         """Plan and send steps while the link has credits and the core has work."""
-        while self._core is not None and self._link.has_credit:
-            plan = self._core.schedule()
+        while self.is_serving and self._link.has_credit:
+            plan = self.core.schedule()
             if plan is None:
                 return
             self._link.send(plan)
             for admission in plan.admissions:
                 on_admission(admission)
 
-    def info(self) -> EngineInfo:
-        """Tell whether it serves, and its limits."""
-        limits: CoreLimits | None = None if self._core is None else self._core.limits
-        return EngineInfo(
-            is_ready=self._link.is_up,
-            reason=self._link.reason,
-            max_model_len=0 if limits is None else limits.max_model_len,
-            max_pool_tokens=0 if limits is None else limits.num_blocks * limits.block_size,
-        )
+    def limits(self) -> CoreLimits | None:
+        """What the worker, or the last one there was, can hold."""
+        return None if self._core is None else self._core.limits
 
     def core_state(self) -> CoreState | None:
         """Count the core's requests and blocks; None before the first worker."""
         return None if self._core is None else self._core.state()
 
+    def info(self) -> GroupInfo:
+        """Tell whether it serves."""
+        return GroupInfo(address=self.address, is_serving=self.is_serving, reason=self._reason)
+
     def status(self) -> WorkerStatus:
         """Describe the group for people."""
         return WorkerStatus(
-            address=self._link.address,
-            is_serving=self._link.is_up,
-            reason=self._link.reason,
+            info=self.info(),
             facts=self._facts,
+            core=self.core_state(),
             num_steps_in_flight=self._link.num_steps_in_flight,
             num_steps=self._num_steps,
+            num_epochs_lost=self._num_epochs_lost,
         )

@@ -4,6 +4,7 @@ The engine's index beside the core: by request id, unique over all front ends, a
 own handles. Knows nothing about tokens, blocks or plans.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 
@@ -50,6 +51,10 @@ class LiveRequests:
     def find(self, owner: int, handle: int) -> LiveRequest | None:
         """Find an owner's request by its handle; None if unknown or ended."""
         return self._by_handle_of.get(owner, {}).get(handle)
+
+    def __iter__(self) -> Iterator[LiveRequest]:
+        """Go over all live requests, oldest first."""
+        return iter(self._by_id.values())
 
     def request_ids_of(self, owner: int) -> list[str]:
         """List the ids of all requests of ``owner``, oldest first."""

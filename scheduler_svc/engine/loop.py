@@ -10,12 +10,12 @@ import asyncio
 import time
 from collections import deque
 
-from scheduler_svc.core.plan import Admission, FinishedRequest, StepResult
+from scheduler_svc.core.plan import Admission, FinishedRequest
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.engine.deadlines import Deadlines
 from scheduler_svc.engine.endings import REFUSALS, ended_of_finished, ended_of_refusal
 from scheduler_svc.engine.fanout import tokens_by_owner
-from scheduler_svc.engine.group import WorkerGroup
+from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.live_requests import LiveRequest, LiveRequests
 from scheduler_svc.engine.mailboxes import Inbox, Outbox
 from scheduler_svc.engine.owners import Owners
@@ -26,28 +26,32 @@ from scheduler_svc.engine.values import (
     Event,
     FrontendBatch,
     FrontendGone,
+    LiveStatus,
     ResultArrived,
     StartedRequest,
     WorkerDown,
     WorkerUp,
 )
+from scheduler_svc.engine.waits import Waits
 
 _TIMER_MARGIN_SECONDS = 0.001
 """uvloop rounds timers to milliseconds; one that came early would have to be set again."""
 
 
 class Engine:
-    """Joins the front ends to one worker group."""
+    """Joins the front ends to the worker groups."""
 
-    def __init__(self, inbox: Inbox, group: WorkerGroup) -> None:
+    def __init__(self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits) -> None:
         """Make an engine that is not running yet.
 
         Args:
-            inbox: where events are posted: the worker link's, and those of ``attach``ed front ends.
-            group: the worker group, whose link posts to the same inbox.
+            inbox: where events are posted: the worker links', and those of ``attach``ed front ends.
+            groups: the worker groups, whose links post to the same inbox.
+            waits: says when requests are told that they wait for a worker.
         """
         self._inbox = inbox
-        self._group = group
+        self._groups = groups
+        self._waits = waits
         self._owners = Owners()
         self._live = LiveRequests()
         self._deadlines = Deadlines()
@@ -57,7 +61,7 @@ class Engine:
     def attach(self, outbox: Outbox) -> int:
         """Take in a front end and tell it the engine's state; return its owner number."""
         owner = self._owners.attach(outbox)
-        outbox.put(self._group.info())
+        outbox.put(self._groups.info())
         return owner
 
     def post(self, event: Event) -> None:
@@ -67,39 +71,48 @@ class Engine:
     def state(self) -> EngineState:
         """Count what there is, for people."""
         return EngineState(
-            core=self._group.core_state(),
-            workers=(self._group.status(),),
+            core=self._groups.core_state(),
+            workers=self._groups.statuses(),
             uptime_ns=time.monotonic_ns() - self._started_ns,
         )
 
     async def run(self) -> None:
-        """Run for ever; raise what goes wrong."""
+        """Run for ever; raise what goes wrong.
+
+        Raises:
+            ModelMismatchError: if the first workers to answer run another model, each of them.
+            ConfigError: if a flag is above what the first workers can hold, likewise.
+        """
         while True:
             for event in await self._inbox.drain():
                 self._handle(event)
             self._expire_deadlines()
-            self._group.pump(self._note_admission)
+            self._tell_waits()
+            self._groups.pump(self._note_admission)
             self._owners.flush({})
             self._set_timer()
 
     def _handle(self, event: Event) -> None:
         match event:
-            case ResultArrived(result=result):
-                self._fold(result)
+            case ResultArrived():
+                self._fold(event)
             case FrontendBatch():
                 self._take_batch(event)
             case FrontendGone(owner=owner):
                 self._drop_frontend(owner)
             case WorkerUp():
-                for finished in self._group.begin_epoch(event):
-                    self._note_finished(finished)
-                self._owners.broadcast(self._group.info())
+                self._note_change(self._groups.begin_epoch(event))
             case WorkerDown():
-                # Live requests stay in the core and queue again when a worker is back.
-                self._owners.broadcast(self._group.info())
+                self._note_change(self._groups.end_epoch(event))
 
-    def _fold(self, result: StepResult) -> None:
-        outputs = self._group.fold(result)
+    def _note_change(self, finished: list[FinishedRequest]) -> None:
+        """Take in that a worker came or went, which ended these requests."""
+        for one in finished:
+            self._note_finished(one)
+        self._owners.broadcast(self._groups.info())
+
+    def _fold(self, arrived: ResultArrived) -> None:
+        outputs = self._groups.fold(arrived)
         for finished in outputs.finished:
             self._note_finished(finished)
         self._owners.flush(tokens_by_owner(outputs))
@@ -131,7 +144,7 @@ class Engine:
         if arrived.takes_over:
             self._finish(request.request_id, FinishReason.ABORT)
         try:
-            self._group.add(request)
+            self._groups.add(request)
         except REFUSALS as error:
             self._owners.tell_ended(request.owner, ended_of_refusal(request.handle, error))
             return
@@ -145,6 +158,9 @@ class Engine:
         )
         if arrived.deadline_ns is not None:
             self._deadlines.add(request.request_id, arrived.deadline_ns)
+        if not self._groups.is_serving:
+            status = LiveStatus.WAITING_FOR_WORKER
+            self._owners.tell_status(request.owner, handle=request.handle, status=status)
 
     def _drop_frontend(self, owner: int) -> None:
         for request_id in self._live.request_ids_of(owner):
@@ -152,7 +168,7 @@ class Engine:
         self._owners.detach(owner)
 
     def _finish(self, request_id: str, reason: FinishReason, num_tokens: int | None = None) -> None:
-        finished = self._group.finish(request_id, reason, num_tokens=num_tokens)
+        finished = self._groups.finish(request_id, reason, num_tokens=num_tokens)
         if finished is not None:
             self._note_finished(finished)
 
@@ -183,12 +199,20 @@ class Engine:
         for request_id in self._deadlines.pop_expired(time.monotonic_ns()):
             self._finish(request_id, FinishReason.DEADLINE)
 
+    def _tell_waits(self) -> None:
+        """Have all live requests told that they wait for a worker, or no longer do, when that is due."""
+        status = self._waits.take_due(time.monotonic_ns(), is_serving=self._groups.is_serving)
+        if status is not None:
+            for live in self._live:
+                self._owners.tell_status(live.owner, handle=live.handle, status=status)
+
     def _set_timer(self) -> None:
-        """Have the loop woken at the next deadline, should nothing else wake it before."""
+        """Have the loop woken when the next thing is due, should nothing else wake it before."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        next_ns = self._deadlines.next_ns()
-        if next_ns is not None:
+        due_ns = [at for at in (self._deadlines.next_ns(), self._waits.next_ns) if at is not None]
+        if due_ns:
+            next_ns = min(due_ns)
             delay_seconds = max(0.0, (next_ns - time.monotonic_ns()) / 1e9) + _TIMER_MARGIN_SECONDS
             self._timer = asyncio.get_running_loop().call_later(delay_seconds, self._inbox.wake)

@@ -8,7 +8,7 @@ from itertools import chain
 
 from scheduler_svc.engine.fanout import NO_INT32
 from scheduler_svc.engine.mailboxes import Outbox
-from scheduler_svc.engine.values import EndedRequest, EngineInfo, OwnerOutputs, StartedRequest
+from scheduler_svc.engine.values import EndedRequest, EngineInfo, LiveStatus, OwnerOutputs, StartedRequest
 
 _NO_TOKENS = OwnerOutputs(handles=NO_INT32, token_ids=NO_INT32)
 
@@ -21,6 +21,7 @@ class Owners:
         self._outboxes: dict[int, Outbox] = {}
         self._started: dict[int, list[StartedRequest]] = {}
         self._ended: dict[int, list[EndedRequest]] = {}
+        self._statuses: dict[int, dict[int, LiveStatus]] = {}
 
     def attach(self, outbox: Outbox) -> int:
         """Take in a front end; return its number, which is never used again."""
@@ -40,6 +41,10 @@ class Owners:
         """Gather that a request ended."""
         self._ended.setdefault(owner, []).append(ended)
 
+    def tell_status(self, owner: int, *, handle: int, status: LiveStatus) -> None:
+        """Gather whether a request can go on; what was gathered of it before is out of date."""
+        self._statuses.setdefault(owner, {})[handle] = status
+
     def broadcast(self, info: EngineInfo) -> None:
         """Tell every front end."""
         for outbox in self._outboxes.values():
@@ -49,13 +54,17 @@ class Owners:
         """Send each front end one message of its tokens and all that was gathered."""
         started, self._started = self._started, {}
         ended, self._ended = self._ended, {}
-        for owner in dict.fromkeys(chain(tokens, started, ended)):
+        statuses, self._statuses = self._statuses, {}
+        for owner in dict.fromkeys(chain(tokens, started, ended, statuses)):
             outbox = self._outboxes.get(owner)
             if outbox is None:
                 continue
             outputs = tokens.get(owner, _NO_TOKENS)
-            if owner in started or owner in ended:
+            if owner in started or owner in ended or owner in statuses:
                 outputs = replace(
-                    outputs, started=tuple(started.get(owner, ())), ended=tuple(ended.get(owner, ()))
+                    outputs,
+                    started=tuple(started.get(owner, ())),
+                    ended=tuple(ended.get(owner, ())),
+                    statuses=tuple(statuses.get(owner, {}).items()),
                 )
             outbox.put(outputs)

@@ -1,4 +1,4 @@
-"""The engine process: wires the loop, the worker link and the unix socket, and runs them.
+"""The engine process: wires the loop, the worker links and the unix socket, and runs them.
 
 Knows nothing about requests. Whatever fails here ends the process: the supervisor ends the rest.
 """
@@ -6,7 +6,7 @@ Knows nothing about requests. Whatever fails here ends the process: the supervis
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import grpc
@@ -21,12 +21,15 @@ from model.errors import ModelFolderError as BrokenModelFolderError
 from model.folder import config_hash, tokenizer_hash
 from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.engine.group import WorkerGroup
+from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.limits import lower_limits
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Inbox
 from scheduler_svc.engine.servicer import EngineServicer
+from scheduler_svc.engine.step_clock import StepLimits
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import ModelIdentity
+from scheduler_svc.engine.waits import Waits
 from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
 from scheduler_svc.errors import ModelFolderError
 
@@ -43,8 +46,8 @@ def run_engine(config: SchedulerConfig, *, socket_path: str, on_listening: Calla
 
     Raises:
         ModelFolderError: if the folder cannot be read.
-        ModelMismatchError: if the first worker runs another model.
-        ConfigError: if a flag is above what the first worker can hold.
+        ModelMismatchError: if the first workers run another model, each of them.
+        ConfigError: if a flag is above what the first workers can hold, likewise.
     """
     identity = read_identity(Path(config.model))
     uvloop.run(_serve(config, identity, socket_path=socket_path, on_listening=on_listening))
@@ -71,17 +74,11 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    link_options = LinkOptions(
-        address=config.worker[0],
-        max_steps_in_flight=config.max_steps_in_flight,
-        max_message_bytes=config.max_message_bytes,
-        step_timeout_seconds=config.step_timeout_seconds,
-    )
-    engine, link = make_engine(config, identity, link_options=link_options)
+    engine, links = make_engine(config, identity, link_options=link_options_of(config))
     server = await start_server(EngineServicer(engine), socket_path=socket_path)
     on_listening()
     try:
-        await run_until_first(engine.run(), link.run(), _returned(stop))
+        await run_until_first(engine.run(), *(link.run() for link in links), _returned(stop))
     finally:
         await server.stop(grace=None)
 
@@ -90,19 +87,46 @@ async def _returned(stop: asyncio.Event) -> None:
     await stop.wait()
 
 
-def make_engine(
-    config: SchedulerConfig, identity: ModelIdentity, *, link_options: LinkOptions
-) -> tuple[Engine, WorkerLink]:
-    """Wire an engine and the link to its worker group; both have still to be run."""
-    inbox = Inbox()
-    link = WorkerLink(
-        link_options,
-        identity,
-        fencing_number=time.time_ns(),
-        accept=lambda facts: lower_limits(config, facts),
-        post=inbox.post,
+def link_options_of(config: SchedulerConfig) -> tuple[LinkOptions, ...]:
+    """Read off the options of the link to each worker group."""
+    step_limits = StepLimits(
+        least_seconds=config.step_limit_seconds, first_seconds=config.first_step_limit_seconds
     )
-    return Engine(inbox, WorkerGroup(link, is_checked=config.check_invariants)), link
+    return tuple(
+        LinkOptions(
+            group=group,
+            address=address,
+            max_steps_in_flight=config.max_steps_in_flight,
+            max_message_bytes=config.max_message_bytes,
+            step_limits=step_limits,
+            silence_seconds=config.silence_limit_seconds,
+        )
+        for group, address in enumerate(config.worker)
+    )
+
+
+def make_engine(
+    config: SchedulerConfig,
+    identity: ModelIdentity,
+    *,
+    link_options: Sequence[LinkOptions],
+    waits: Waits | None = None,
+) -> tuple[Engine, tuple[WorkerLink, ...]]:
+    """Wire an engine and the links to its worker groups; all of them have still to be run."""
+    inbox = Inbox()
+    fencing_number = time.time_ns()
+    links = tuple(
+        WorkerLink(
+            options,
+            identity,
+            fencing_number=fencing_number,
+            accept=lambda facts: lower_limits(config, facts),
+            post=inbox.post,
+        )
+        for options in link_options
+    )
+    groups = WorkerGroups([WorkerGroup(link, is_checked=config.check_invariants) for link in links])
+    return Engine(inbox, groups, waits=waits or Waits()), links
 
 
 async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:

@@ -96,14 +96,17 @@ class FrontendGone:
 class WorkerUp:
     """A worker epoch began."""
 
+    group: int
+    """Number of the worker group, in the order of the flags."""
     facts: WorkerFacts
     limits: CoreLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultArrived:
-    """The oldest step in flight was answered."""
+    """The oldest step in flight of a worker group was answered."""
 
+    group: int
     result: StepResult
 
 
@@ -111,7 +114,10 @@ class ResultArrived:
 class WorkerDown:
     """The worker epoch ended, or another attempt to begin one failed for a new reason."""
 
+    group: int
     reason: str
+    refusal: Exception | None = None
+    """The worker that answered does not fit: a ModelMismatchError, or a ConfigError of ours."""
 
 
 Event = FrontendBatch | FrontendGone | WorkerUp | ResultArrived | WorkerDown
@@ -156,15 +162,34 @@ class StartedRequest:
     queue_time_ns: int
 
 
+class LiveStatus(Enum):
+    """Whether a live request can go on; names as in the proto's enum."""
+
+    WAITING_FOR_WORKER = auto()
+    RUNNING = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerOutputs:
-    """What one front end is told at once: started, then tokens, then ended."""
+    """What one front end is told at once: statuses, started, then tokens, then ended."""
 
     handles: Int32Array
     token_ids: Int32Array
     logprobs: Logprobs | None = None
     started: tuple[StartedRequest, ...] = ()
     ended: tuple[EndedRequest, ...] = ()
+    statuses: tuple[tuple[int, LiveStatus], ...] = ()
+    """Handles and what is told of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupInfo:
+    """Whether one worker group serves."""
+
+    address: str
+    is_serving: bool
+    reason: str
+    """Why it does not; empty where it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +200,20 @@ class EngineInfo:
     reason: str
     max_model_len: int
     max_pool_tokens: int
+    groups: tuple[GroupInfo, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerStatus:
     """One worker group, for people."""
 
-    address: str
-    is_serving: bool
-    reason: str
+    info: GroupInfo
     facts: WorkerFacts | None
+    core: CoreState | None
+    """None before its first worker came."""
     num_steps_in_flight: int
     num_steps: int
+    num_epochs_lost: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +221,6 @@ class EngineState:
     """The engine's counts, for people."""
 
     core: CoreState | None
-    """None before the first worker came."""
+    """Of all groups together; None before the first worker came."""
     workers: tuple[WorkerStatus, ...]
     uptime_ns: int

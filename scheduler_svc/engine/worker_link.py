@@ -6,8 +6,10 @@ again, for ever. Rules:
 
 - One writer: everything to the worker goes through one queue, nobody ever waits for the stream.
 - A step costs a credit, its result gives it back; results match a FIFO of what was sent.
-- A worker that refuses us, or that we refuse, is fatal until one was accepted: that is a wrong
-  start. Later it is a reason not to serve.
+- A worker that refuses us, or that we refuse, is told as such and tried again: another may come.
+- So is one that a newer engine has taken: it takes us again a while after that engine has gone. The
+  fencing number stays: two engines that outbid each other would never finish a step.
+- A while in which this process itself stood still is not held against the worker.
 
 Knows nothing about requests: what came is posted to the engine's loop as an event.
 """
@@ -27,6 +29,7 @@ from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.types import CoreLimits
 from scheduler_svc.engine import convert
 from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.step_clock import StepClock, StepLimits
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import (
@@ -41,6 +44,12 @@ from scheduler_svc.errors import ModelMismatchError
 
 _log = logging.getLogger(__name__)
 
+_REPEAT_LOG_SECONDS = 60.0
+"""A reason not to serve that lasts is logged again after this long."""
+
+_STALL_SECONDS = 0.5
+"""This process counts as having stood still when it wakes so late."""
+
 _Outgoing = asyncio.Queue[pb.RunStepsRequest | None]
 """What is to be sent in one epoch; None ends it."""
 
@@ -49,16 +58,18 @@ _Outgoing = asyncio.Queue[pb.RunStepsRequest | None]
 class LinkOptions:
     """Where the worker is and how patient the link is."""
 
+    group: int
+    """Number of the worker group, which every event carries."""
     address: str
     max_steps_in_flight: int
     max_message_bytes: int
-    step_timeout_seconds: float
+    step_limits: StepLimits
     """How long a step may be the oldest in flight."""
-    heartbeat_seconds: float = 1.0
-    silence_seconds: float = 10.0
+    silence_seconds: float
     """How long a worker may send nothing at all."""
+    heartbeat_seconds: float = 1.0
     first_backoff_seconds: float = 0.1
-    max_backoff_seconds: float = 2.0
+    max_backoff_seconds: float = 1.0
 
 
 class WorkerLink:
@@ -88,29 +99,20 @@ class WorkerLink:
         self._accept = accept
         self._post = post
         self._is_up = False
-        self._was_ever_up = False
-        self._reason = "no worker has come yet"
+        self._reason = ""
+        self._logged_seconds = 0.0
         self._start_epoch()
 
     def _start_epoch(self) -> None:
         self._outgoing: _Outgoing = asyncio.Queue()
-        self._steps = StepsInFlight(self._expected.vocab_size)
+        clock = StepClock(self._options.step_limits)
+        self._steps = StepsInFlight(self._expected.vocab_size, clock)
         self._last_heard_seconds = time.monotonic()
 
     @property
     def address(self) -> str:
         """Where the worker is, host:port."""
         return self._options.address
-
-    @property
-    def is_up(self) -> bool:
-        """Whether a worker epoch runs."""
-        return self._is_up
-
-    @property
-    def reason(self) -> str:
-        """Why no worker epoch runs; empty while one does."""
-        return self._reason
 
     @property
     def num_steps_in_flight(self) -> int:
@@ -129,35 +131,34 @@ class WorkerLink:
         self._outgoing.put_nowait(convert.plan_to_pb(plan))
 
     async def run(self) -> None:
-        """Keep a stream to the worker, for ever.
-
-        Raises:
-            ModelMismatchError: if the first worker to answer runs another model.
-            ConfigError: if a flag is above what the first worker can hold.
-        """
+        """Keep a stream to the worker, for ever."""
         backoff_seconds = self._options.first_backoff_seconds
         while True:
+            refusal: Exception | None = None
             try:
                 await self._run_epoch()
             except EpochEndedError as error:
                 reason = str(error)
             except (ModelMismatchError, ConfigError) as error:
                 reason = f"worker {self.address} does not fit: {error}"
-                if not self._was_ever_up:
-                    raise type(error)(reason) from error
+                refusal = type(error)(reason)
             if self._is_up:
                 backoff_seconds = self._options.first_backoff_seconds
-            self._end_epoch(reason)
+            self._end_epoch(reason, refusal)
             await asyncio.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, self._options.max_backoff_seconds)
 
-    def _end_epoch(self, reason: str) -> None:
-        if self._is_up or reason != self._reason:
+    def _end_epoch(self, reason: str, refusal: Exception | None) -> None:
+        now_seconds = time.monotonic()
+        is_news = self._is_up or reason != self._reason
+        if is_news or now_seconds - self._logged_seconds > _REPEAT_LOG_SECONDS:
             _log.warning("worker %s is not serving: %s", self.address, reason)
-            self._post(WorkerDown(reason=reason))
+            self._logged_seconds = now_seconds
         self._is_up = False
         self._reason = reason
         self._start_epoch()
+        if is_news:
+            self._post(WorkerDown(group=self._options.group, reason=reason, refusal=refusal))
 
     async def _run_epoch(self) -> None:
         self._start_epoch()
@@ -185,6 +186,8 @@ class WorkerLink:
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise ModelMismatchError(error.details()) from error
+            if error.code() is grpc.StatusCode.ABORTED:
+                raise EpochEndedError(f"a newer scheduler has this worker: {error.details()}") from error
             raise EpochEndedError(f"{error.code().name}: {error.details()}") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -226,9 +229,9 @@ class WorkerLink:
             limits.max_num_batched_tokens,
             limits.max_model_len,
         )
-        self._is_up = self._was_ever_up = True
+        self._is_up = True
         self._reason = ""
-        self._post(WorkerUp(facts=facts, limits=limits))
+        self._post(WorkerUp(group=self._options.group, facts=facts, limits=limits))
 
     def _take_result(self, message: pb.StepResult) -> None:
         try:
@@ -236,19 +239,29 @@ class WorkerLink:
         except ValueError as error:
             raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
         self._steps.take_answer(result, time.monotonic())
-        self._post(ResultArrived(result=result))
+        self._post(ResultArrived(group=self._options.group, result=result))
 
     async def _watch(self) -> None:
         """Send heartbeats; end the epoch when the worker is silent or its oldest step is too old."""
         sequence = 0
+        woken_seconds = time.monotonic()
         while True:
             await asyncio.sleep(self._options.heartbeat_seconds)
             now_seconds = time.monotonic()
+            self._forgive(now_seconds - woken_seconds - self._options.heartbeat_seconds)
+            woken_seconds = now_seconds
             if now_seconds - self._last_heard_seconds > self._options.silence_seconds:
-                raise EpochEndedError(f"the worker sent nothing for {self._options.silence_seconds} s")
-            self._steps.check_age(now_seconds, limit_seconds=self._options.step_timeout_seconds)
+                raise EpochEndedError(f"the worker sent nothing for {self._options.silence_seconds:g} s")
+            self._steps.check_age(now_seconds)
             sequence += 1
             self._outgoing.put_nowait(pb.RunStepsRequest(heartbeat=pb.Heartbeat(sequence=sequence)))
+
+    def _forgive(self, late_seconds: float) -> None:
+        """Take off the time in which this process stood still: what came meanwhile is yet to be read."""
+        if late_seconds > _STALL_SECONDS:
+            _log.warning("the engine stood still for %.1f s", late_seconds)
+            self._last_heard_seconds += late_seconds
+            self._steps.forgive(late_seconds)
 
 
 async def _messages(outgoing: _Outgoing) -> AsyncIterator[pb.RunStepsRequest]:

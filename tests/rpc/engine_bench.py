@@ -7,7 +7,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import grpc
@@ -20,10 +20,12 @@ from stepwire.worker.v1.worker_service_pb2 import LaneSampling
 from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.core.plan import CoreState
 from scheduler_svc.engine.loop import Engine
-from scheduler_svc.engine.server import make_engine, start_server
+from scheduler_svc.engine.server import link_options_of, make_engine, start_server
 from scheduler_svc.engine.servicer import MAX_OUTBOX_MESSAGES, EngineServicer
+from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import ModelIdentity
-from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
+from scheduler_svc.engine.waits import REPEAT_SECONDS, Waits
+from scheduler_svc.engine.worker_link import WorkerLink
 
 LIMIT_SECONDS = 10.0
 """How long any wait in these tests may take."""
@@ -83,45 +85,50 @@ def num_running(engine: RunningEngine) -> int:
     return _core(engine).num_running
 
 
+def num_preempted(engine: RunningEngine) -> int:
+    """Count requests that ran and wait to run again."""
+    return _core(engine).num_preempted
+
+
 def num_finished(engine: RunningEngine) -> int:
     """Count requests that ended."""
     return _core(engine).num_finished_total
 
 
 def bench_engine(
-    worker_address: str, *, link: dict[str, Any] | None = None, **options: Any
-) -> tuple[Engine, WorkerLink]:
-    """Make an engine and its link for ``worker_address``, with a link that is quick to try again.
+    *worker_addresses: str,
+    link: dict[str, Any] | None = None,
+    repeat_seconds: float = REPEAT_SECONDS,
+    **options: Any,
+) -> tuple[Engine, tuple[WorkerLink, ...]]:
+    """Make an engine and its links to ``worker_addresses``, which are quick to try again.
 
     Args:
-        worker_address: host:port.
+        worker_addresses: host:port of each worker group.
         link: fields of LinkOptions that differ.
+        repeat_seconds: how often requests are told that they wait for a worker.
         options: fields of SchedulerConfig.
     """
-    config = SchedulerConfig(
-        model="unused", worker=(worker_address,), **{"check_invariants": True, **options}
-    )
-    link_options = LinkOptions(
-        **{
-            "address": worker_address,
-            "max_steps_in_flight": config.max_steps_in_flight,
-            "max_message_bytes": config.max_message_bytes,
-            "step_timeout_seconds": config.step_timeout_seconds,
-            "first_backoff_seconds": 0.01,
-            "max_backoff_seconds": 0.05,
-            **(link or {}),
-        }
-    )
-    return make_engine(config, IDENTITY, link_options=link_options)
+    config = SchedulerConfig(model="unused", worker=worker_addresses, **{"check_invariants": True, **options})
+    quick = {"first_backoff_seconds": 0.01, "max_backoff_seconds": 0.05, **(link or {})}
+    link_options = [replace(one, **quick) for one in link_options_of(config)]
+    return make_engine(config, IDENTITY, link_options=link_options, waits=Waits(repeat_seconds))
+
+
+async def run_until_it_fails(*worker_addresses: str, **options: Any) -> None:
+    """Run a ``bench_engine`` that cannot go on; raise why."""
+    engine, links = bench_engine(*worker_addresses, **options)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        await run_until_first(engine.run(), *(link.run() for link in links))
 
 
 @asynccontextmanager
 async def running_engine(
-    worker_address: str, *, max_outbox_messages: int = MAX_OUTBOX_MESSAGES, **options: Any
+    *worker_addresses: str, max_outbox_messages: int = MAX_OUTBOX_MESSAGES, **options: Any
 ) -> AsyncIterator[RunningEngine]:
-    """Run a ``bench_engine``; its loop and link must not have failed at the end."""
-    engine, link = bench_engine(worker_address, **options)
-    tasks = [asyncio.create_task(engine.run()), asyncio.create_task(link.run())]
+    """Run a ``bench_engine``; its loop and links must not have failed at the end."""
+    engine, links = bench_engine(*worker_addresses, **options)
+    tasks = [asyncio.create_task(engine.run()), *(asyncio.create_task(link.run()) for link in links)]
     with tempfile.TemporaryDirectory() as folder:
         socket_path = f"{folder}/engine.sock"
         servicer = EngineServicer(engine, max_outbox_messages=max_outbox_messages)
@@ -165,6 +172,7 @@ class FrontEndProbe:
     started: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Handle to (cached tokens, queue time)."""
     ended: dict[int, pb.EndedRequest] = field(default_factory=dict)
+    statuses: dict[int, list[pb.RequestStatus]] = field(default_factory=dict)
     end_status: grpc.StatusCode | None = None
 
     async def read(self) -> None:
@@ -180,6 +188,9 @@ class FrontEndProbe:
 
     def _take(self, outputs: pb.StepOutputs) -> None:
         self.outputs.append(outputs)
+        told = np.frombuffer(outputs.status_handles, "<i4").tolist()
+        for handle, status in zip(told, outputs.statuses, strict=True):
+            self.statuses.setdefault(handle, []).append(status)
         started = np.frombuffer(outputs.started_handles, "<i4").tolist()
         num_cached = np.frombuffer(outputs.started_num_cached_tokens, "<i4").tolist()
         for handle, *facts in zip(started, num_cached, outputs.started_queue_time_ns, strict=True):

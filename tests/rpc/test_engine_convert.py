@@ -17,12 +17,12 @@ from scheduler_svc.engine.convert import (
     sampling_from_pb,
     write_sampling,
 )
-from scheduler_svc.engine.convert_frontend import batch_from_pb, info_to_pb, outputs_to_pb
+from scheduler_svc.engine.convert_frontend import batch_from_pb, outputs_to_pb
 from scheduler_svc.engine.endings import END_OF_REASON, REFUSALS, ended_of_refusal
 from scheduler_svc.engine.values import (
     AskedAbort,
     EndedRequest,
-    EngineInfo,
+    LiveStatus,
     ModelIdentity,
     OwnerOutputs,
     RequestEnd,
@@ -244,6 +244,7 @@ def test_outputs_become_bytes() -> None:
             ),
             EndedRequest(handle=2, end=RequestEnd.DEADLINE),
         ),
+        statuses=((4, LiveStatus.WAITING_FOR_WORKER), (5, LiveStatus.RUNNING)),
     )
     assert outputs_to_pb(outputs).outputs == pb.StepOutputs(
         handles=b"\x01\0\0\0\x02\0\0\0",
@@ -266,13 +267,8 @@ def test_outputs_become_bytes() -> None:
             ),
             pb.EndedRequest(handle=2, reason=pb.REQUEST_END_DEADLINE),
         ],
-    )
-
-
-def test_info_is_told() -> None:
-    info = EngineInfo(is_ready=True, reason="r", max_model_len=1, max_pool_tokens=2)
-    assert info_to_pb(info).info == pb.EngineInfo(
-        protocol_version=1, is_ready=True, reason="r", max_model_len=1, max_pool_tokens=2
+        status_handles=b"\x04\0\0\0\x05\0\0\0",
+        statuses=[pb.REQUEST_STATUS_WAITING_FOR_WORKER, pb.REQUEST_STATUS_RUNNING],
     )
 
 

@@ -18,8 +18,10 @@ from tests.rpc.engine_bench import (
     attached,
     bench_engine,
     new_request,
+    num_preempted,
     num_running,
     num_waiting,
+    run_until_it_fails,
     running_engine,
     wait_until,
 )
@@ -89,7 +91,7 @@ async def test_requests_survive_a_broken_stream_and_get_each_token_once(
             assert probe.ended[handle].reason == pb.REQUEST_END_LENGTH
         assert [info.is_ready for info in probe.infos][-5:] == [True, False, True, False, True]
         # grpc.aio hides the worker's own words where a write was under way.
-        assert probe.infos[-2].reason.startswith("INTERNAL: ")
+        assert probe.infos[-2].reason.startswith(f"worker {worker.address}: INTERNAL: ")
         # One engine start, one fencing number.
         assert len(worker.hellos) == 3
         assert len({hello.fencing_number for hello in worker.hellos}) == 1
@@ -120,7 +122,7 @@ async def test_while_the_worker_is_gone_requests_wait_and_can_end(worker: StandI
         await probe.wait_ended(2, 4)
         assert probe.ended[2].reason == pb.REQUEST_END_ABORT
         assert probe.ended[4].reason == pb.REQUEST_END_DEADLINE
-        assert (num_running(engine), num_waiting(engine)) == (1, 1)
+        assert (num_running(engine), num_preempted(engine), num_waiting(engine)) == (0, 1, 1)
         successor = StandInWorker()
         await successor.start(int(worker.address.rpartition(":")[2]))
         await probe.wait_ended(1, 3)
@@ -162,17 +164,15 @@ async def test_a_request_that_loses_too_many_workers_ends(worker: StandInWorker)
 
 async def test_a_wrong_model_at_the_start_is_fatal_and_names_both(worker: StandInWorker) -> None:
     worker.limits = StandInLimits(config_hash="badc0de")
-    _, link = bench_engine(worker.address)
     with pytest.raises(ModelMismatchError, match=f"{worker.address}.*badc0de.*c0ffee"):
-        await link.run()
+        await run_until_it_fails(worker.address)
 
 
 async def test_a_worker_that_does_not_refuse_us_is_refused_by_us(worker: StandInWorker) -> None:
     worker.checks_hello = False
     worker.limits = StandInLimits(vocab_size=999)
-    _, link = bench_engine(worker.address)
     with pytest.raises(ModelMismatchError, match="vocab_size is 1000, but the worker's is 999"):
-        await link.run()
+        await run_until_it_fails(worker.address)
 
 
 async def test_a_wrong_model_later_is_a_reason_not_to_serve(worker: StandInWorker) -> None:
@@ -204,9 +204,8 @@ async def test_a_flag_above_the_workers_limit_is_fatal_and_names_both(
     worker: StandInWorker, options: dict[str, Any], message: str
 ) -> None:
     worker.limits = StandInLimits(max_steps_in_flight=3)
-    _, link = bench_engine(worker.address, **options)
     with pytest.raises(ConfigError, match=message):
-        await link.run()
+        await run_until_it_fails(worker.address, **options)
 
 
 async def test_a_worker_that_hangs_is_given_up(worker: StandInWorker) -> None:
@@ -234,14 +233,16 @@ async def test_heartbeats_keep_an_idle_stream_alive() -> None:
 async def test_a_step_that_takes_too_long_ends_the_epoch(worker: StandInWorker) -> None:
     link = {"heartbeat_seconds": 0.02}
     async with (
-        running_engine(worker.address, link=link, step_timeout_seconds=0.1) as engine,
+        running_engine(
+            worker.address, link=link, step_limit_seconds=0.1, first_step_limit_seconds=0.3
+        ) as engine,
         attached(engine) as probe,
     ):
         await probe.wait_ready()
         worker.may_run.clear()
         await probe.submit(new_request(1, 3, seed=1, max_tokens=5))
         await wait_until(lambda: len(worker.hellos) == 2)
-        assert any("step 1 took over 0.1 s" in info.reason for info in probe.infos)
+        assert any("step 1 took over 0.3 s" in info.reason for info in probe.infos)
         worker.may_run.set()
         await probe.wait_ended(1)
         assert probe.tokens[1] == expected_tokens(1, 3, 5)
@@ -274,7 +275,7 @@ async def test_a_lying_worker_loses_its_epoch_and_nothing_of_it_is_told(
 
 async def test_a_bug_in_the_loop_ends_it() -> None:
     engine, _ = bench_engine("127.0.0.1:1")
-    engine.post(ResultArrived(result=StepResult(step_id=1, token_ids=np.zeros(0, np.int32))))
+    engine.post(ResultArrived(group=0, result=StepResult(step_id=1, token_ids=np.zeros(0, np.int32))))
     with pytest.raises(AssertionError, match="a result needs a worker"):
         async with asyncio.timeout(10):
             await engine.run()
