@@ -1,15 +1,17 @@
 """``stepwire bench`` with client processes of its own, against a scripted server."""
 
 import json
+import multiprocessing
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
-from stepwire_cli.bench import chart
+from stepwire_cli.bench import chart, client_process
 from stepwire_cli.bench.driver import ClientProcesses
 from stepwire_cli.bench.jobs import JobOptions, make_jobs
-from stepwire_cli.bench.messages import ClientSettings, RoundShare
+from stepwire_cli.bench.messages import ClientFailed, ClientSettings, RoundShare
 from stepwire_cli.main import app
 from stepwire_client import StepwireClientError
 from typer.testing import CliRunner, Result
@@ -70,6 +72,27 @@ def test_a_chart_without_matplotlib_is_refused(monkeypatch: pytest.MonkeyPatch) 
         2,
         "error: --png needs matplotlib: pip install 'stepwire-client[bench]'\n",
     )
+
+
+@pytest.mark.parametrize("flag", ["--json", "--png"])
+def test_a_file_without_a_folder_is_refused_before_it_runs(tmp_path: Path, flag: str) -> None:
+    result = bench(flag, str(tmp_path / "none" / "x"))
+    assert (result.exit_code, result.stderr) == (
+        2,
+        f"error: {tmp_path / 'none'} is no folder to write x into\n",
+    )
+
+
+def test_a_client_process_that_cannot_connect_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_process, "CONNECT_SECONDS", 0.05)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process goes on taking Ctrl-C
+    ours, theirs = multiprocessing.Pipe()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound, but not listening
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        client_process.run_client(theirs, settings(address))
+    told = ours.recv()
+    assert told == ClientFailed(reason=f"TimeoutError: 0 of 1 connections to {address} within 0.05 s")
 
 
 def test_flags_that_do_not_go_together_are_refused(fake_address: str) -> None:

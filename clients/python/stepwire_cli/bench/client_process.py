@@ -56,8 +56,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 async def _serve(connection: "Connection[Any, Any]", settings: ClientSettings) -> None:
     channels = open_channels(settings.address, settings.num_channels)
     try:
-        async with asyncio.timeout(CONNECT_SECONDS):
-            await asyncio.gather(*(channel.channel_ready() for channel in channels))
+        await _connect(channels, settings.address)
         connection.send(Ready())
         # Blocks the loop between rounds, when there is nothing for it to do.
         while True:
@@ -65,6 +64,16 @@ async def _serve(connection: "Connection[Any, Any]", settings: ClientSettings) -
             connection.send(await _run_share(connection, share, settings=settings, channels=channels))
     finally:
         await asyncio.gather(*(channel.close() for channel in channels))
+
+
+async def _connect(channels: list[grpc.aio.Channel], address: str) -> None:
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await asyncio.gather(*(channel.channel_ready() for channel in channels))
+    except TimeoutError:
+        num_open = sum(channel.get_state() is grpc.ChannelConnectivity.READY for channel in channels)
+        told = f"{num_open} of {len(channels)} connections to {address} within {CONNECT_SECONDS:g} s"
+        raise TimeoutError(told) from None
 
 
 async def _run_share(

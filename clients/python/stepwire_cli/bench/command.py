@@ -53,6 +53,9 @@ def run_bench(flags: BenchFlags) -> None:
     """Run the command."""
     if flags.png_path is not None and not chart.is_available():
         fail(chart.MISSING, exit_code=2)
+    for path in (flags.json_path, flags.png_path):
+        if path is not None and not path.parent.is_dir():
+            fail(f"{path.parent} is no folder to write {path.name} into", exit_code=2)
     with one_line_errors(flags.address):
         runs = _measure(flags)
     if flags.json_path is not None:
