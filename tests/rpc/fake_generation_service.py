@@ -157,4 +157,6 @@ class FakeGenerationService(GenerationServiceServicer):
 
     def _fail(self, context: grpc.ServicerContext) -> None:
         if self.error is not None:
+            # As with a server's own status: without an id it is one of gRPC's.
+            context.set_trailing_metadata((("x-request-id", "call"),))
             context.abort(*self.error)

@@ -78,8 +78,9 @@ def test_every_field_of_the_protocol_has_an_option_and_every_option_a_field() ->
         for descriptor in message.DESCRIPTOR.fields
     }
     chat_fields = {descriptor.name for descriptor in types_pb.ChatInput.DESCRIPTOR.fields}
-    # The input is the prompt argument; messages are grouped in the protocol as the dataclasses are here.
-    named_alike = (message_fields | chat_fields) - {"text", "token_ids", "chat", "messages"}
+    # The client resumes by itself. The input is the prompt argument; messages are grouped in the
+    # protocol as the dataclasses are here.
+    named_alike = (message_fields | chat_fields) - {"text", "token_ids", "chat", "messages", "resume"}
     renamed = {
         "stop_strings": "stop",
         "num_logprobs": "logprobs",

@@ -146,9 +146,13 @@ def test_decode_an_error_event() -> None:
     assert event.message == "full"
 
 
-def test_messages_that_tell_nothing_known_are_the_servers_fault() -> None:
-    with pytest.raises(Internal, match="without an event for request 'a'"):
-        decode_event(service_pb.GenerateResponse(request_id="a"))
+def test_events_that_tell_a_caller_nothing_are_left_out() -> None:
+    assert decode_event(service_pb.GenerateResponse(request_id="a")) is None
+    status = types_pb.StatusUpdate(status=types_pb.REQUEST_STATUS_WAITING_FOR_WORKER)
+    assert decode_event(service_pb.GenerateManyResponse(request_id="a", status=status)) is None
+
+
+def test_an_end_of_an_unknown_kind_is_the_servers_fault() -> None:
     with pytest.raises(Internal, match="unknown finish reason 0"):
         decode_event(service_pb.GenerateResponse(final=types_pb.FinalOutput()))
 

@@ -3,16 +3,29 @@
 Knows nothing about how requests are built; bulk.py is its twin for threads.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
 from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.aio_calls import cancel_when_dropped, translate_errors
-from stepwire_client.bulk_window import BulkEvent, BulkWindow
+from stepwire_client.bulk_window import BulkEvent, BulkWindow, Pause
+from stepwire_client.errors import Cancelled, Internal, Unavailable
 
 if TYPE_CHECKING:
     from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
+
+
+# What grpc.aio makes of a write that comes between a call's end and the news of it: the status is lost.
+_FAILED_WRITE = "Internal error from Core"
+
+StartBulkCall = Callable[
+    [float | None],
+    "StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]",
+]
+"""Starts a call with so many seconds until its deadline."""
 
 
 class AsyncBulkStream(AsyncIterator[BulkEvent]):
@@ -20,46 +33,75 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
 
     An event is a Delta, a FinalOutput, or a StepwireClientError that ends its own request. Leaving an
     ``async with`` block, close(), or dropping the last reference before the end cancels all that is open.
+    Where the server or the connection goes, all that is open goes on over another call, and nothing is
+    told twice.
     """
 
-    def __init__(
-        self,
-        call: "StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]",
-        window: BulkWindow,
-    ) -> None:
-        self._call = call
-        cancel_when_dropped(self, call)
+    def __init__(self, start: StartBulkCall, window: BulkWindow) -> None:
+        self._start = start
         self._window = window
+        self._is_closed = False
+        self._start_call()
+
+    def _start_call(self) -> None:
+        self._call = self._start(self._window.seconds_left(time.monotonic()))
+        cancel_when_dropped(self, self._call)
         self._is_writing = True
 
     async def __anext__(self) -> BulkEvent:
         """Wait for the next event of any request.
 
         Raises:
-            StepwireClientError: if the stream itself broke.
+            StepwireClientError: if the stream itself broke, and could not go on.
         """
-        await self._send()
-        refused = self._window.take_refused()
-        if refused is not None:
-            return refused
-        with translate_errors():
-            message = await self._call.read()
+        while True:
+            outcome = await self._read()
+            if isinstance(outcome, Pause):
+                await self._go_on_after(outcome)
+            elif outcome is not None:
+                return outcome
+
+    async def _read(self) -> BulkEvent | Pause | None:
+        try:
+            await self._send()
+            refused = self._window.take_refused()
+            if refused is not None:
+                return refused
+            with translate_errors():
+                message = await self._call.read()
+        except Unavailable as error:
+            if self._window.is_done:
+                raise StopAsyncIteration from error  # only the status was lost
+            return self._window.break_off(error, time.monotonic())
         if not isinstance(message, service_pb.GenerateManyResponse):  # grpc.aio.EOF
             self._window.end()
             raise StopAsyncIteration
-        return self._window.feed(message)
+        return self._window.feed(message, time.monotonic())
+
+    async def _go_on_after(self, pause: Pause) -> None:
+        self._call.cancel()
+        await asyncio.sleep(0.0 if self._is_closed else pause.seconds)
+        if self._is_closed:
+            raise Cancelled("the stream was closed on this side")
+        self._start_call()
 
     async def _send(self) -> None:
         """Send all that the window allows; a call that has ended tells its status when it is read."""
-        with translate_errors():
-            while not self._call.done() and (message := self._window.pull()) is not None:
-                await self._call.write(message)
-            if self._window.is_exhausted and self._is_writing and not self._call.done():
-                self._is_writing = False
-                await self._call.done_writing()
+        try:
+            with translate_errors():
+                while not self._call.done() and (message := self._window.pull()) is not None:
+                    await self._call.write(message)
+                if self._window.is_exhausted and self._is_writing and not self._call.done():
+                    self._is_writing = False
+                    await self._call.done_writing()
+        except Internal as error:
+            if not error.message.startswith(_FAILED_WRITE):
+                raise
+            raise Unavailable("the stream ended while it was written to", is_resumable=True) from error
 
     def close(self) -> None:
         """Cancel all requests that have not ended."""
+        self._is_closed = True
         self._call.cancel()
 
     async def __aenter__(self) -> Self:

@@ -3,6 +3,7 @@
 Knows nothing about what messages look like inside; client.py is its twin for threads.
 """
 
+import time
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Protocol, Self, TypeVar, Unpack
 
@@ -14,11 +15,18 @@ from stepwire_client.aio_bulk import AsyncBulkStream
 from stepwire_client.aio_calls import translate_errors
 from stepwire_client.aio_stream import AsyncGenerationStream
 from stepwire_client.bulk_window import DEFAULT_MAX_CONCURRENT, BulkWindow, with_request_id
-from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options, check_timeout
+from stepwire_client.channel import (
+    DEFAULT_ADDRESS,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    channel_options,
+    check_resume_seconds,
+    check_timeout,
+)
 from stepwire_client.decode import decode_model_info, decode_server_state, decode_tokenized
 from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
+from stepwire_client.resume import DEFAULT_RESUME_SECONDS, Patience
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
@@ -40,8 +48,24 @@ class AsyncStepwireClient:
     """
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        resume_seconds: float = DEFAULT_RESUME_SECONDS,
     ) -> None:
+        """Prepare a connection, which the first call makes.
+
+        Args:
+            address: HOST:PORT of the server.
+            max_message_bytes: the largest message, each way.
+            resume_seconds: how long a generation whose server went away is tried again, from where
+                it was, without new output; 0: never.
+
+        Raises:
+            InvalidRequest: if ``resume_seconds`` is no length of time.
+        """
+        self._resume_seconds = check_resume_seconds(resume_seconds)
         self._channel = grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes))
         self._stub = GenerationServiceStub(self._channel)
 
@@ -58,9 +82,8 @@ class AsyncStepwireClient:
         Raises:
             InvalidRequest: if an option cannot be sent; all else is raised by the stream.
         """
-        request = with_request_id(GenerationRequest.of(prompt, **options))
-        call = self._stub.Generate(encode_request(request), timeout=check_timeout(timeout_seconds))
-        return AsyncGenerationStream(call, request.request_id)
+        request = encode_request(with_request_id(GenerationRequest.of(prompt, **options)))
+        return AsyncGenerationStream(self._start_generate, request, self._patience(timeout_seconds))
 
     async def complete(
         self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Unpack[RequestOptions]
@@ -86,9 +109,8 @@ class AsyncStepwireClient:
         Raises:
             InvalidRequest: if the deadline or ``max_concurrent`` cannot be.
         """
-        timeout = check_timeout(timeout_seconds)
-        window = BulkWindow(requests, max_concurrent)
-        return AsyncBulkStream(self._stub.GenerateMany(timeout=timeout), window)
+        window = BulkWindow(requests, max_concurrent, self._patience(timeout_seconds))
+        return AsyncBulkStream(self._start_generate_many, window)
 
     async def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
@@ -128,6 +150,23 @@ class AsyncStepwireClient:
         """Turn token ids into text."""
         request = encode_detokenize(token_ids, skip_special_tokens=skip_special_tokens)
         return (await _call(self._stub.Detokenize, request, timeout_seconds)).text
+
+    def _start_generate(
+        self, request: service_pb.GenerateRequest, timeout: float | None
+    ) -> "grpc.aio.UnaryStreamCall[service_pb.GenerateRequest, service_pb.GenerateResponse]":
+        return self._stub.Generate(request, timeout=timeout)
+
+    def _start_generate_many(
+        self, timeout: float | None
+    ) -> "grpc.aio.StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]":
+        return self._stub.GenerateMany(timeout=timeout)
+
+    def _patience(self, timeout_seconds: float | None) -> Patience:
+        return Patience(
+            now_seconds=time.monotonic(),
+            timeout_seconds=check_timeout(timeout_seconds),
+            resume_seconds=self._resume_seconds,
+        )
 
     async def close(self) -> None:
         """Close the connection; streams that are still open are cancelled."""

@@ -1,4 +1,4 @@
-"""Which requests of a bulk are sent, and which are still open.
+"""Which requests of a bulk are sent, which are still open, and which go on after the stream broke.
 
 Pure: knows nothing about channels, threads or event loops; both kinds of bulk streams share it.
 """
@@ -6,7 +6,7 @@ Pure: knows nothing about channels, threads or event loops; both kinds of bulk s
 import uuid
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from stepwire.v1 import generation_service_pb2 as service_pb
 
@@ -15,11 +15,19 @@ from stepwire_client.encode import encode_request
 from stepwire_client.errors import AlreadyExists, Internal, InvalidRequest, StepwireClientError
 from stepwire_client.requests import GenerationRequest
 from stepwire_client.results import Delta, FinalOutput
+from stepwire_client.resume import Patience, ResumePoint
 
 BulkEvent = tuple[str, Delta | FinalOutput | StepwireClientError]
 """Whose event, and the event: an error ends its own request only."""
 
 DEFAULT_MAX_CONCURRENT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The stream broke: after so many seconds a new one goes on with all that is open."""
+
+    seconds: float
 
 
 def with_request_id(request: GenerationRequest) -> GenerationRequest:
@@ -30,15 +38,33 @@ def with_request_id(request: GenerationRequest) -> GenerationRequest:
 class BulkWindow:
     """Hands requests out, at most ``max_concurrent`` open at a time, so that no queue limit is hit."""
 
-    def __init__(self, requests: Iterable[GenerationRequest], max_concurrent: int) -> None:
+    def __init__(
+        self, requests: Iterable[GenerationRequest], max_concurrent: int, patience: Patience
+    ) -> None:
         if max_concurrent < 1:
             raise InvalidRequest(f"max_concurrent is {max_concurrent}, but must be at least 1")
         self._requests = iter(requests)
         self._max_concurrent = max_concurrent
-        self._open_ids: set[str] = set()
+        self._patience = patience
+        self._points: dict[str, ResumePoint] = {}
+        self._resends: deque[str] = deque()
+        """Open requests that the present stream does not know yet."""
         self._refused: deque[BulkEvent] = deque()
-        self.is_exhausted = False
-        """Whether all requests were handed out."""
+        self._has_taken_all = False
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all requests were handed out to the present stream."""
+        return self._has_taken_all and not self._resends
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has ended."""
+        return self._has_taken_all and not self._points
+
+    def seconds_left(self, now_seconds: float) -> float | None:
+        """Tell the time until the deadline; None without one."""
+        return self._patience.seconds_left(now_seconds)
 
     def pull(self) -> service_pb.GenerateManyRequest | None:
         """Return the next message to send; None while the window is full and after the last one.
@@ -46,10 +72,14 @@ class BulkWindow:
         Raises:
             AlreadyExists: if a request has the id of one that is open.
         """
-        while len(self._open_ids) < self._max_concurrent and not self.is_exhausted:
+        while self._resends:
+            point = self._points.get(self._resends.popleft())
+            if point is not None:
+                return service_pb.GenerateManyRequest(generate=point.next_request())
+        while len(self._points) < self._max_concurrent and not self._has_taken_all:
             request = next(self._requests, None)
             if request is None:
-                self.is_exhausted = True
+                self._has_taken_all = True
                 return None
             message = self._open(with_request_id(request))
             if message is not None:
@@ -57,33 +87,66 @@ class BulkWindow:
         return None
 
     def _open(self, request: GenerationRequest) -> service_pb.GenerateManyRequest | None:
-        if request.request_id in self._open_ids:
+        if request.request_id in self._points:
             raise AlreadyExists(f"request_id is {request.request_id!r}, but must not be in use on the stream")
         try:
-            message = service_pb.GenerateManyRequest(generate=encode_request(request))
+            point = ResumePoint(encode_request(request))
         except InvalidRequest as error:
             self._refused.append((request.request_id, error))
             return None
-        self._open_ids.add(request.request_id)
-        return message
+        self._points[request.request_id] = point
+        return service_pb.GenerateManyRequest(generate=point.next_request())
 
     def take_refused(self) -> BulkEvent | None:
         """Return the next request that could not be encoded, and why."""
         return self._refused.popleft() if self._refused else None
 
-    def feed(self, message: service_pb.GenerateManyResponse) -> BulkEvent:
-        """Take a message of the server in, and return what it tells.
+    def feed(self, message: service_pb.GenerateManyResponse, now_seconds: float) -> BulkEvent | Pause | None:
+        """Take a message of the server in, and return what it tells; None: nothing for a caller.
 
         Raises:
             Internal: if it is about no open request.
         """
         request_id = message.request_id
-        if request_id not in self._open_ids:
+        point = self._points.get(request_id)
+        if point is None:
             raise Internal(f"the server sent output of request {request_id!r}, which is not open")
         event = decode_event(message)
+        if isinstance(event, StepwireClientError):
+            pause = self._pause_after(event, now_seconds, (point,))
+            if pause is not None:
+                return pause
+        elif point.take(message):
+            self._patience.note_output()
+        if event is None:
+            return None
         if not isinstance(event, Delta):
-            self._open_ids.remove(request_id)
+            del self._points[request_id]
         return request_id, event
+
+    def break_off(self, error: StepwireClientError, now_seconds: float) -> Pause:
+        """Take the break of the whole stream in.
+
+        Raises:
+            StepwireClientError: the error itself where it is the end.
+        """
+        pause = self._pause_after(error, now_seconds, tuple(self._points.values()))
+        if pause is None:
+            raise error
+        return pause
+
+    def _pause_after(
+        self, error: StepwireClientError, now_seconds: float, points: tuple[ResumePoint, ...]
+    ) -> Pause | None:
+        """Have all that is open sent again after an error of ``points``, unless that is the end."""
+        is_resumed = any(point.is_resumed for point in points)
+        delay_seconds = self._patience.delay_after(
+            error, now_seconds, self._points.values(), is_resumed=is_resumed
+        )
+        if delay_seconds is None:
+            return None
+        self._resends = deque(self._points)
+        return Pause(delay_seconds)
 
     def end(self) -> None:
         """Check, when the stream has ended without an error, that every request has.
@@ -91,5 +154,5 @@ class BulkWindow:
         Raises:
             Internal: if one has not.
         """
-        if self._open_ids or not self.is_exhausted:
-            raise Internal(f"the stream ended while {len(self._open_ids)} requests were open")
+        if not self.is_done:
+            raise Internal(f"the stream ended while {len(self._points)} requests were open")

@@ -23,6 +23,9 @@ def channel_options(max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> Chann
         # The server takes a ping every 10 s; a dead network is noticed while a long answer is awaited.
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 10_000),
+        # A server that restarts is found soon: gRPC's own waits begin at 1 s and grow to 2 minutes.
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
         # Else all clients of a process share one connection, and with it one of the server's front ends.
         ("grpc.use_local_subchannel_pool", 1),
     )
@@ -38,3 +41,14 @@ def check_timeout(timeout_seconds: float | None) -> float | None:
         limit = f"must be at most {MAX_TIMEOUT_SECONDS:g}, or None for no deadline"
         raise InvalidRequest(f"timeout_seconds is {timeout_seconds}, but {limit}")
     return timeout_seconds
+
+
+def check_resume_seconds(resume_seconds: float) -> float:
+    """Return how long a broken stream is tried again.
+
+    Raises:
+        InvalidRequest: if it is no length of time.
+    """
+    if not resume_seconds >= 0:  # NaN neither
+        raise InvalidRequest(f"resume_seconds is {resume_seconds}, but must be at least 0")
+    return resume_seconds

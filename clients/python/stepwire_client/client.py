@@ -3,22 +3,30 @@
 Knows nothing about what messages look like inside; aio_client.py is its twin for asyncio.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self, TypeVar, Unpack
 
 import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
 
-from stepwire_client.bulk import BulkStream
+from stepwire_client.bulk import BulkCall, BulkStream
 from stepwire_client.bulk_window import DEFAULT_MAX_CONCURRENT, BulkWindow, with_request_id
-from stepwire_client.channel import DEFAULT_ADDRESS, DEFAULT_MAX_MESSAGE_BYTES, channel_options, check_timeout
+from stepwire_client.channel import (
+    DEFAULT_ADDRESS,
+    DEFAULT_MAX_MESSAGE_BYTES,
+    channel_options,
+    check_resume_seconds,
+    check_timeout,
+)
 from stepwire_client.decode import decode_model_info, decode_server_state, decode_tokenized
 from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
 from stepwire_client.errors import error_of_rpc
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
-from stepwire_client.stream import GenerationStream
+from stepwire_client.resume import DEFAULT_RESUME_SECONDS, Patience
+from stepwire_client.stream import GenerationStream, ResponseCall
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
@@ -39,8 +47,24 @@ class StepwireClient:
     """
 
     def __init__(
-        self, address: str = DEFAULT_ADDRESS, *, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        resume_seconds: float = DEFAULT_RESUME_SECONDS,
     ) -> None:
+        """Prepare a connection, which the first call makes.
+
+        Args:
+            address: HOST:PORT of the server.
+            max_message_bytes: the largest message, each way.
+            resume_seconds: how long a generation whose server went away is tried again, from where
+                it was, without new output; 0: never.
+
+        Raises:
+            InvalidRequest: if ``resume_seconds`` is no length of time.
+        """
+        self._resume_seconds = check_resume_seconds(resume_seconds)
         self._channel = grpc.insecure_channel(address, options=channel_options(max_message_bytes))
         self._stub = GenerationServiceStub(self._channel)
 
@@ -57,9 +81,8 @@ class StepwireClient:
         Raises:
             InvalidRequest: if an option cannot be sent; all else is raised by the stream.
         """
-        request = with_request_id(GenerationRequest.of(prompt, **options))
-        call = self._stub.Generate(encode_request(request), timeout=check_timeout(timeout_seconds))
-        return GenerationStream(call, request.request_id)
+        request = encode_request(with_request_id(GenerationRequest.of(prompt, **options)))
+        return GenerationStream(self._start_generate, request, self._patience(timeout_seconds))
 
     def complete(
         self, prompt: Prompt, *, timeout_seconds: float | None = None, **options: Unpack[RequestOptions]
@@ -85,9 +108,8 @@ class StepwireClient:
         Raises:
             InvalidRequest: if the deadline or ``max_concurrent`` cannot be.
         """
-        timeout = check_timeout(timeout_seconds)
-        window = BulkWindow(requests, max_concurrent)
-        return BulkStream(lambda outbox: self._stub.GenerateMany(outbox, timeout=timeout), window)
+        window = BulkWindow(requests, max_concurrent, self._patience(timeout_seconds))
+        return BulkStream(self._start_generate_many, window)
 
     def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
@@ -129,6 +151,21 @@ class StepwireClient:
         """Turn token ids into text."""
         request = encode_detokenize(token_ids, skip_special_tokens=skip_special_tokens)
         return _call(self._stub.Detokenize, request, timeout_seconds).text
+
+    def _start_generate(self, request: service_pb.GenerateRequest, timeout: float | None) -> ResponseCall:
+        return self._stub.Generate(request, timeout=timeout)
+
+    def _start_generate_many(
+        self, outbox: Iterator[service_pb.GenerateManyRequest], timeout: float | None
+    ) -> BulkCall:
+        return self._stub.GenerateMany(outbox, timeout=timeout)
+
+    def _patience(self, timeout_seconds: float | None) -> Patience:
+        return Patience(
+            now_seconds=time.monotonic(),
+            timeout_seconds=check_timeout(timeout_seconds),
+            resume_seconds=self._resume_seconds,
+        )
 
     def close(self) -> None:
         """Close the connection; streams that are still open are cancelled."""

@@ -15,8 +15,13 @@ class OutputCollector:
         self._deltas: list[Delta] = []
         self._final: FinalOutput | None = None
 
-    def feed(self, event: Delta | FinalOutput | StepwireClientError) -> Delta | None:
-        """Take one event in; return it where it is a delta.
+    @property
+    def has_ended(self) -> bool:
+        """Whether the final message has come."""
+        return self._final is not None
+
+    def feed(self, event: Delta | FinalOutput | StepwireClientError | None) -> Delta | None:
+        """Take one event in; return it where it is a delta; None is no event.
 
         Raises:
             StepwireClientError: the event itself where it is an error, Internal where it comes after the end.
@@ -25,6 +30,8 @@ class OutputCollector:
             raise event
         if self._final is not None:
             raise Internal(f"request {self.request_id!r}: the server sent more after the final message")
+        if event is None:
+            return None
         if isinstance(event, FinalOutput):
             self._final = event
             return None

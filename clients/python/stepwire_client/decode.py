@@ -34,11 +34,11 @@ FINISH_REASON_OF_NUMBER: dict[int, FinishReason] = {
 
 def decode_event(
     message: service_pb.GenerateResponse | service_pb.GenerateManyResponse,
-) -> Delta | FinalOutput | StepwireClientError:
-    """Turn one message of a stream into what it tells.
+) -> Delta | FinalOutput | StepwireClientError | None:
+    """Turn one message of a stream into what it tells; None: nothing for a caller, or of a newer protocol.
 
     Raises:
-        Internal: if the message tells nothing that this client knows.
+        Internal: if the end has a reason that this client does not know.
     """
     kind = message.WhichOneof("event")
     if kind == "delta":
@@ -46,8 +46,13 @@ def decode_event(
     if kind == "final":
         return _decode_final(message.final)
     if kind == "error" and isinstance(message, service_pb.GenerateManyResponse):
-        return error_of_number(message.error.code, message.error.message)
-    raise Internal(f"the server sent a message without an event for request {message.request_id!r}")
+        return error_of_number(
+            message.error.code,
+            message.error.message,
+            retry_after_ms=message.error.retry_after_ms,
+            is_resumable=message.error.is_resumable,
+        )
+    return None
 
 
 def decode_model_info(message: service_pb.GetModelInfoResponse) -> ModelInfo:

@@ -30,10 +30,21 @@ class StepwireClientError(Exception):
     default_code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
     """The code of an error that this side found."""
 
-    def __init__(self, message: str, code: grpc.StatusCode | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        code: grpc.StatusCode | None = None,
+        *,
+        retry_after_seconds: float | None = None,
+        is_resumable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code or self.default_code
+        self.retry_after_seconds = retry_after_seconds
+        """When it is worth trying again, where the server says so."""
+        self.is_resumable = is_resumable
+        """The server, or the network, let go of a generation that has not ended."""
 
 
 class InvalidRequest(StepwireClientError):
@@ -128,27 +139,49 @@ ERROR_OF_CODE: dict[grpc.StatusCode, type[StepwireClientError]] = {
 
 _CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
+_CALL_ID_KEY = "x-request-id"
+_RETRY_AFTER_KEY = "retry-after-ms"
+_RESUME_SEED_KEY = "stepwire-resume-seed"
+
 # What gRPC itself says when it could not connect; a server's own UNAVAILABLE reads otherwise.
 _CONNECT_FAILURES = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving ")
 
 
-def error_of_status(code: grpc.StatusCode, message: str) -> StepwireClientError:
-    """Build the exception for a status ``code`` that is not OK."""
+def error_of_status(
+    code: grpc.StatusCode, message: str, *, retry_after_ms: int = 0, is_resumable: bool = False
+) -> StepwireClientError:
+    """Build the exception for a status ``code`` that is not OK; 0 ms are no hint."""
     is_connect_failure = code is grpc.StatusCode.UNAVAILABLE and message.startswith(_CONNECT_FAILURES)
     error_type = ConnectionFailed if is_connect_failure else ERROR_OF_CODE[code]
-    return error_type(message or code.name, code)
+    return error_type(
+        message or code.name,
+        code,
+        retry_after_seconds=retry_after_ms / 1000 if retry_after_ms else None,
+        is_resumable=is_resumable and not is_connect_failure,
+    )
 
 
-def error_of_number(number: int, message: str) -> StepwireClientError:
+def error_of_number(
+    number: int, message: str, *, retry_after_ms: int = 0, is_resumable: bool = False
+) -> StepwireClientError:
     """Build the exception for a google.rpc.Code ``number``; one that nobody knows is UNKNOWN."""
     code = _CODE_OF_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
     if code is grpc.StatusCode.OK:
         return Internal(f"the server told an error with code OK: {message}")
-    return error_of_status(code, message)
+    return error_of_status(code, message, retry_after_ms=retry_after_ms, is_resumable=is_resumable)
 
 
 def error_of_rpc(error: grpc.RpcError) -> StepwireClientError:
     """Build the exception for what grpc or grpc.aio raised."""
     # Both kinds of RpcError that a call can raise are also calls with code() and details().
     assert isinstance(error, (grpc.Call, grpc.aio.AioRpcError)), f"not the error of a call: {error!r}"
-    return error_of_status(error.code(), error.details() or "")
+    code, trailers = error.code(), {str(key): str(value) for key, value in error.trailing_metadata() or ()}
+    # Every status of the server's own carries an id; one without it is gRPC's: the connection is lost.
+    is_lost = code is grpc.StatusCode.UNAVAILABLE and _CALL_ID_KEY not in trailers
+    after_ms = trailers.get(_RETRY_AFTER_KEY, "")
+    return error_of_status(
+        code,
+        error.details() or "",
+        retry_after_ms=int(after_ms) if after_ms.isdecimal() else 0,
+        is_resumable=is_lost or _RESUME_SEED_KEY in trailers,
+    )

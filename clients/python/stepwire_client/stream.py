@@ -3,7 +3,9 @@
 Knows nothing about how requests are built; aio_stream.py is its twin for asyncio.
 """
 
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol, Self
 
 import grpc
@@ -11,8 +13,9 @@ from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.collector import OutputCollector
 from stepwire_client.decode import decode_event
-from stepwire_client.errors import error_of_rpc
+from stepwire_client.errors import Cancelled, StepwireClientError, Unavailable, error_of_rpc
 from stepwire_client.results import Completion, Delta, FinalOutput
+from stepwire_client.resume import Patience, ResumePoint
 
 
 class ResponseCall(Protocol):
@@ -25,16 +28,25 @@ class ResponseCall(Protocol):
         """End the call."""
 
 
+StartCall = Callable[[service_pb.GenerateRequest, float | None], ResponseCall]
+"""Starts a call for a request with so many seconds until its deadline."""
+
+
 class GenerationStream(Iterator[Delta]):
     """Iterate for deltas; after the end ``final`` and ``completion`` tell the rest.
 
     Leaving a ``with`` block, close(), or dropping the last reference before the end cancels the
-    request, which frees all it holds on the server.
+    request, which frees all it holds on the server. Where the server or the connection goes, the
+    stream goes on with another call, and tells nothing twice.
     """
 
-    def __init__(self, call: ResponseCall, request_id: str) -> None:
-        self._call = call
-        self._output = OutputCollector(request_id)
+    def __init__(self, start: StartCall, request: service_pb.GenerateRequest, patience: Patience) -> None:
+        self._start = start
+        self._point = ResumePoint(request)
+        self._patience = patience
+        self._is_closed = threading.Event()
+        self._output = OutputCollector(request.request_id)
+        self._call = self._next_call()
 
     @property
     def request_id(self) -> str:
@@ -58,13 +70,34 @@ class GenerationStream(Iterator[Delta]):
         return delta
 
     def _read(self) -> service_pb.GenerateResponse:
-        try:
-            return next(self._call)
-        except StopIteration:
-            self._output.end()
-            raise
-        except grpc.RpcError as error:
-            raise error_of_rpc(error) from error
+        while True:
+            try:
+                message = next(self._call)
+            except StopIteration:
+                self._output.end()
+                raise
+            except grpc.RpcError as error:
+                self._call = self._call_after(error_of_rpc(error), error)
+            else:
+                if self._point.take(message):
+                    self._patience.note_output()
+                return message
+
+    def _call_after(self, error: StepwireClientError, cause: grpc.RpcError) -> ResponseCall:
+        """Wait and start the next call; raise where there is none."""
+        if self._output.has_ended and isinstance(error, Unavailable):
+            raise StopIteration from cause  # only the status was lost
+        delay_seconds = self._patience.delay_after(
+            error, time.monotonic(), (self._point,), is_resumed=self._point.is_resumed
+        )
+        if delay_seconds is None:
+            raise error from cause
+        if self._is_closed.wait(delay_seconds):
+            raise Cancelled("the stream was closed on this side") from cause
+        return self._next_call()
+
+    def _next_call(self) -> ResponseCall:
+        return self._start(self._point.next_request(), self._patience.seconds_left(time.monotonic()))
 
     def text(self) -> str:
         """Wait for the end and return the whole text."""
@@ -78,6 +111,7 @@ class GenerationStream(Iterator[Delta]):
 
     def close(self) -> None:
         """Cancel the request if it has not ended."""
+        self._is_closed.set()
         self._call.cancel()
 
     def __enter__(self) -> Self:
