@@ -130,6 +130,7 @@ def test_a_stream_goes_on_over_broken_calls(address: str, service: BreakingServi
         check_deltas(list(stream))
         completion = stream.completion()
     assert (completion.text, completion.usage.num_output_tokens) == (TEXT, len(TEXT))
+    assert stream.num_resumes == 3
     assert [len(request.resume.token_ids) for request in service.requests] == [0, 3, 3, 5]
     assert {(request.request_id, request.text, request.sampling.top_k) for request in service.requests} == {
         ("r", "Hi", 3)
@@ -143,6 +144,7 @@ async def test_a_stream_goes_on_over_broken_calls_with_asyncio(
     async with AsyncStepwireClient(address) as client, client.generate("Hi") as stream:
         check_deltas([delta async for delta in stream])
         assert stream.final.finish_reason is FinishReason.LENGTH
+        assert stream.num_resumes == 3
     assert [len(request.resume.token_ids) for request in service.requests] == [0, 3, 3, 5]
 
 

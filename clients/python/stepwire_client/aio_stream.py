@@ -50,6 +50,11 @@ class AsyncGenerationStream(AsyncIterator[Delta]):
         return self._output.request_id
 
     @property
+    def num_resumes(self) -> int:
+        """How often it went on with another call."""
+        return self._point.num_resumes
+
+    @property
     def final(self) -> FinalOutput:
         """Finish reason, matched stop, usage and timings; raises StreamNotFinished before the end."""
         return self._output.final

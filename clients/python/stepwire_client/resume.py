@@ -40,6 +40,11 @@ class ResumePoint:
         return self._num_sent > 1
 
     @property
+    def num_resumes(self) -> int:
+        """How often it was sent again."""
+        return max(0, self._num_sent - 1)
+
+    @property
     def can_resume(self) -> bool:
         """Whether it may go on: its streams did not break too often, and the server knows how.
 

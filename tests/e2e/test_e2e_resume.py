@@ -1,0 +1,123 @@
+"""The scheduler's processes are killed mid-stream: clients see a pause, and then what would have come."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stepwire_client import AsyncStepwireClient, GenerationStream, StepwireClient
+
+from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
+from tools.services import Services, running_services
+
+NUM_REQUESTS = 6
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+@pytest.fixture(scope="module")
+def own_services(model_folder: Path) -> Iterator[Services]:
+    """Run both services, for tests that kill parts of them."""
+    flags = ("--check-invariants", "--frontends", "1", "--log-level", "warning")
+    with running_services(model_folder, worker_flags=WORKER_FLAGS, scheduler_flags=flags) as services:
+        yield services
+
+
+def kill_child(services: Services, name: str) -> None:
+    """Kill the engine, or the front end; the engine was started first, but may have been started again."""
+    pid = services.scheduler.process.pid
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    spawned = [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
+    listens = {one: _listens_on(one, services.address) for one in spawned}
+    assert sorted(listens.values()) == [False, True], "one engine, one front end"
+    os.kill(next(one for one, does in listens.items() if does == (name == "front end")), signal.SIGKILL)
+
+
+def _listens_on(pid: int, address: str) -> bool:
+    """Tell whether a process has a socket that listens on a TCP port."""
+    port = int(address.rsplit(":", 1)[1])
+    lines = [
+        line
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
+    ]
+    entries = [line.split() for line in lines]
+    inodes = {entry[9] for entry in entries if entry[3] == "0A" and int(entry[1].split(":")[1], 16) == port}
+    links = [link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    return any(f"socket:[{inode}]" in links for inode in inodes)
+
+
+def prompt(index: int) -> list[int]:
+    return np.random.default_rng(index).integers(3, 320, 9 + index).tolist()  # type: ignore[no-any-return]
+
+
+def options(index: int) -> dict[str, object]:
+    """Sampling of every kind: greedy, seeded, penalized, with stop strings and log-probabilities."""
+    return {
+        "max_tokens": 240,
+        "ignore_eos": True,
+        "temperature": 0.0 if index % 3 == 0 else 1.0,
+        "seed": index,
+        "repetition_penalty": 1.2 if index % 2 else 1.0,
+        "stop": ["never to be found", "@@"] if index == 1 else [],
+        "logprobs": 1 if index == 2 else None,
+    }
+
+
+def start_all(client: StepwireClient) -> list[GenerationStream]:
+    return [client.generate(prompt(i), **options(i)) for i in range(NUM_REQUESTS)]  # type: ignore[arg-type]
+
+
+def all_of(stream: GenerationStream) -> tuple[object, ...]:
+    """Give all that must be the same: text, tokens, logprobs' tokens, how it ended."""
+    completion = stream.completion()
+    usage = completion.usage
+    return (
+        completion.text,
+        completion.token_ids,
+        tuple(position.sampled.token_id for position in completion.logprobs),
+        (completion.finish_reason, completion.matched_stop),
+        (usage.num_prompt_tokens, usage.num_output_tokens),
+    )
+
+
+@pytest.mark.parametrize("name", ["engine", "front end"])
+def test_streams_go_on_when_a_process_is_killed(own_services: Services, name: str) -> None:
+    with StepwireClient(own_services.address) as client:
+        expected = [all_of(stream) for stream in start_all(client)]
+        streams = start_all(client)
+        for stream in streams[:-1]:  # the last one may have told nothing yet
+            next(stream)
+        kill_child(own_services, name)
+        assert [all_of(stream) for stream in streams] == expected
+        assert sum(stream.num_resumes for stream in streams) >= NUM_REQUESTS, "killed mid-stream"
+        wait_until_idle(client)
+
+
+async def test_streams_go_on_with_asyncio_when_both_are_killed(own_services: Services) -> None:
+    async with AsyncStepwireClient(own_services.address) as client:
+
+        async def run(index: int, reached: asyncio.Event | None) -> list[tuple[str, tuple[int, ...]]]:
+            told = []
+            stream = client.generate(prompt(index), **options(index))  # type: ignore[arg-type]
+            async for delta in stream:
+                told.append((delta.text, delta.token_ids))
+                if reached is not None and len(told) == 3:
+                    reached.set()
+            assert (stream.num_resumes > 0) == (reached is not None)
+            return told
+
+        expected = [_joined(await run(index, None)) for index in range(3)]
+        reached = [asyncio.Event() for _ in range(3)]
+        tasks = [asyncio.create_task(run(index, reached[index])) for index in range(3)]
+        for name, event in zip(("engine", "front end"), reached, strict=False):
+            await event.wait()
+            await asyncio.to_thread(kill_child, own_services, name)
+        assert [_joined(told) for told in await asyncio.gather(*tasks)] == expected
+
+
+def _joined(told: list[tuple[str, tuple[int, ...]]]) -> tuple[str, list[int]]:
+    return "".join(text for text, _ in told), [token_id for _, ids in told for token_id in ids]
