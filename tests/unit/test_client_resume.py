@@ -30,7 +30,7 @@ def point_after(*messages: service_pb.GenerateResponse) -> ResumePoint:
 def delay(
     patience: Patience, error: StepwireClientError, now_seconds: float = 0.0, *, is_resumed: bool = False
 ) -> float | None:
-    return patience.delay_after(error, now_seconds, (point_after(),), is_resumed=is_resumed)
+    return patience.delay_after(error, now_seconds, points=(point_after(),), is_resumed=is_resumed)
 
 
 def test_the_next_request_tells_what_was_told() -> None:
@@ -54,7 +54,7 @@ def test_a_server_that_tells_no_seed_cannot_go_on_once_it_told_tokens() -> None:
     assert point_after().can_resume
     told = point_after(service_pb.GenerateResponse(delta=types_pb.OutputDelta(token_ids=[1])))
     assert not told.can_resume
-    assert make_patience().delay_after(LOST, 0.0, (told,), is_resumed=False) is None
+    assert make_patience().delay_after(LOST, 0.0, points=(told,), is_resumed=False) is None
 
 
 @pytest.mark.parametrize(
@@ -112,10 +112,10 @@ def test_the_deadline_is_of_all_tries_together() -> None:
 def test_a_request_whose_streams_break_too_often_ends() -> None:
     patience, point = make_patience(), point_after()
     for _ in range(MAX_BREAKS):
-        assert patience.delay_after(LOST, 0.0, (point,), is_resumed=True) is not None
+        assert patience.delay_after(LOST, 0.0, points=(point,), is_resumed=True) is not None
         patience.note_output()
-    assert patience.delay_after(TRY_LATER, 0.0, (point,), is_resumed=True) is not None
-    assert patience.delay_after(LOST, 0.0, (point,), is_resumed=True) is None
+    assert patience.delay_after(TRY_LATER, 0.0, points=(point,), is_resumed=True) is not None
+    assert patience.delay_after(LOST, 0.0, points=(point,), is_resumed=True) is None
 
 
 def test_a_failure_to_connect_is_no_broken_stream() -> None:

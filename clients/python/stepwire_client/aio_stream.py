@@ -90,7 +90,7 @@ class AsyncGenerationStream(AsyncIterator[Delta]):
         if self._output.has_ended:
             raise StopAsyncIteration from error  # only the status was lost
         delay_seconds = self._patience.delay_after(
-            error, time.monotonic(), (self._point,), is_resumed=self._point.is_resumed
+            error, time.monotonic(), points=(self._point,), is_resumed=self._point.is_resumed
         )
         if delay_seconds is None:
             raise error

@@ -141,7 +141,7 @@ class BulkWindow:
         """Have all that is open sent again after an error of ``points``, unless that is the end."""
         is_resumed = any(point.is_resumed for point in points)
         delay_seconds = self._patience.delay_after(
-            error, now_seconds, self._points.values(), is_resumed=is_resumed
+            error, now_seconds, points=self._points.values(), is_resumed=is_resumed
         )
         if delay_seconds is None:
             return None

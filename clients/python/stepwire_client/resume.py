@@ -116,8 +116,8 @@ class Patience:
         self,
         error: StepwireClientError,
         now_seconds: float,
-        points: Collection[ResumePoint],
         *,
+        points: Collection[ResumePoint],
         is_resumed: bool,
     ) -> float | None:
         """Tell how long to wait before the next try; None: the error is the end.

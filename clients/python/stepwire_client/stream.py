@@ -93,7 +93,7 @@ class GenerationStream(Iterator[Delta]):
         if self._output.has_ended and isinstance(error, Unavailable):
             raise StopIteration from cause  # only the status was lost
         delay_seconds = self._patience.delay_after(
-            error, time.monotonic(), (self._point,), is_resumed=self._point.is_resumed
+            error, time.monotonic(), points=(self._point,), is_resumed=self._point.is_resumed
         )
         if delay_seconds is None:
             raise error from cause
