@@ -7,16 +7,19 @@ and LOCAL_RANK. Knows nothing about models or steps.
 import logging
 import os
 import signal
+import sys
 
 import typer
 
 from worker_svc.config import WorkerConfig
-from worker_svc.errors import ConfigError, StartupError
+from worker_svc.errors import ConfigError, DeviceLostError, StartupError
 from worker_svc.flags import check_environment, config_command
 from worker_svc.tp.group import TpGroup, make_tp_group
 
 HELP = "Serve one worker group: hold the model and run the steps of an engine. Alone, or under torchrun."
 PREFIX = "STEPWIRE_WORKER_"
+EXIT_DEVICE_LOST = 3
+"""Exit code that asks for a new process; 1 is a start that failed, 2 a wrong command line."""
 GRPC_ENVIRONMENT = {
     # Forks are none of ours; the support costs threads and locks.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -36,6 +39,11 @@ def main() -> None:
     except StartupError as error:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(1) from None
+    except DeviceLostError as error:
+        typer.echo(f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}", err=True)
+        sys.stdout.flush()
+        # The interpreter's own end would wait for the device.
+        os._exit(EXIT_DEVICE_LOST)
 
 
 def _run(config: WorkerConfig) -> None:

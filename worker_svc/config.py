@@ -54,6 +54,8 @@ class WorkerConfig:
     """Steps that the engine may send ahead of their results."""
     max_message_mib: int = 64
     """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
+    stuck_step_seconds: float = 60.0
+    """A step that runs for this long after its engine gave it up ends the worker, with exit code 3."""
     log_level: str = "info"
     """Least severe messages to log: debug, info, warning or error."""
 
@@ -69,6 +71,8 @@ class WorkerConfig:
         self._check_range("torch_threads", 0, 1024)
         for option in ("num_blocks", "max_model_len"):
             self._check_range(option, 0, 2**31 - 1)
+        if not 0 < self.stuck_step_seconds < 2**20:
+            raise _error("stuck_step_seconds", self.stuck_step_seconds, "be above 0 and finite")
         if not 0 <= self.kv_cache_gib < 2**20:
             raise _error("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
         if not 0 < self.gpu_memory_utilization <= 1:

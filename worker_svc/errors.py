@@ -8,7 +8,8 @@
     ├── HelloMismatchError     the engine expects another model or protocol
     ├── SupersededError        a newer engine has taken over
     ├── ProtocolError          a message breaks the step stream's rules
-    └── StepFailedError        a step could not be computed
+    ├── StepFailedError        a step could not be computed
+    └── DeviceLostError        only a new process can compute again
 
 Knows nothing about gRPC: rpc/status.py maps each class to a status code.
 """
@@ -53,3 +54,7 @@ class ProtocolError(WorkerError):
 
 class StepFailedError(WorkerError):
     """A step could not be computed: the message names the step and the cause."""
+
+
+class DeviceLostError(WorkerError):
+    """The device takes no more work of this process, or a step on it does not end."""

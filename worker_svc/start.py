@@ -27,8 +27,14 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
 
     Raises:
         StartupError: if the worker cannot start.
+        DeviceLostError: if only a new process can compute again.
     """
-    options = ServerOptions(host=config.host, port=config.port, max_message_mib=config.max_message_mib)
+    options = ServerOptions(
+        host=config.host,
+        port=config.port,
+        max_message_mib=config.max_message_mib,
+        stuck_step_seconds=config.stuck_step_seconds,
+    )
 
     def load() -> LoadedWorker:
         return load_worker(

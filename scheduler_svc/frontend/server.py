@@ -26,7 +26,9 @@ from scheduler_svc.frontend.streams import MAX_PENDING
 from scheduler_svc.frontend.values import EngineFacts
 
 READY_SERVICE = "ready"
-"""Health name: SERVING while some worker group serves. The other names tell that the process lives."""
+"""Health name: SERVING while some worker group serves."""
+WORKER_SERVICE_PREFIX = "worker/"
+"""With a worker group's HOST:PORT, its own health name. All other names tell that the process lives."""
 
 _SERVICE_NAME = generation_service_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
 _CLOSE_SECONDS = 0.5
@@ -124,8 +126,14 @@ class Frontend:
         is_ready = facts is not None and facts.is_ready
         if not is_ready:
             _log.warning("not ready: %s", facts.reason if facts else "the engine is gone")
+        await self._set_health(READY_SERVICE, is_serving=is_ready)
+        serving = facts.serving_workers if facts else frozenset()
+        for address in self._config.worker:
+            await self._set_health(WORKER_SERVICE_PREFIX + address, is_serving=address in serving)
+
+    async def _set_health(self, name: str, *, is_serving: bool) -> None:
         status = health_pb2.HealthCheckResponse
-        await self._health.set(READY_SERVICE, status.SERVING if is_ready else status.NOT_SERVING)
+        await self._health.set(name, status.SERVING if is_serving else status.NOT_SERVING)
 
     async def _drain(self) -> None:
         await self._health.enter_graceful_shutdown()

@@ -187,3 +187,5 @@ class EngineFacts:
     """Most tokens of one request; 0 before the first worker came."""
     max_pool_tokens: int = 0
     """Most tokens of one request that the KV cache can hold; 0 before the first worker came."""
+    serving_workers: frozenset[str] = frozenset()
+    """Addresses of the worker groups that take steps now."""

@@ -82,6 +82,21 @@ async def test_health_tells_liveness_and_readiness(bench: FrontendBench) -> None
     await wait_health(bench, "ready", SERVING)
 
 
+async def test_each_worker_group_has_a_health_name(bench: FrontendBench) -> None:
+    # The address that the config names; one that it does not name has no health name.
+    groups = [
+        engine_pb.WorkerGroupInfo(address="127.0.0.1:50061", is_serving=True),
+        engine_pb.WorkerGroupInfo(address="127.0.0.1:9", is_serving=True),
+    ]
+    assert await health_of(bench, "worker/127.0.0.1:50061") == NOT_SERVING
+    bench.engine.tell_info(engine_pb.EngineInfo(protocol_version=1, is_ready=True, groups=groups))
+    await wait_health(bench, "worker/127.0.0.1:50061", SERVING)
+    groups[0].is_serving = False
+    bench.engine.tell_info(engine_pb.EngineInfo(protocol_version=1, is_ready=True, groups=groups))
+    await wait_health(bench, "worker/127.0.0.1:50061", NOT_SERVING)
+    assert await health_of(bench, "ready") == SERVING
+
+
 async def test_limits_follow_the_engine(bench: FrontendBench) -> None:
     assert (await bench.stub.GetModelInfo(pb.GetModelInfoRequest())).max_model_len == 128
     info = engine_pb.EngineInfo(protocol_version=1, is_ready=False, max_model_len=20, max_pool_tokens=16)

@@ -125,6 +125,27 @@ async def test_a_newer_engine_supersedes_an_older_one(worker: Worker) -> None:
     assert await result_of(new) == (2, [4])
 
 
+async def test_an_older_engine_is_taken_again_once_the_newer_one_has_gone() -> None:
+    async with serving(fencing_hold_seconds=0.2) as worker:
+        new, _ = await worker.open(fencing_number=11)
+        new.cancel()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await worker.open()
+        assert caught.value.code() == grpc.StatusCode.ABORTED
+        refused_seconds = time.monotonic()
+        while True:
+            try:
+                old, _ = await worker.open()
+                break
+            except grpc.aio.AioRpcError:
+                assert time.monotonic() - refused_seconds < 5
+        await old.write(rows(1, (0, 3), admissions=[admission(0)]))
+        assert await result_of(old) == (1, [3])
+        newest, _ = await worker.open(fencing_number=11)
+        assert (await end_of(old))[0] == grpc.StatusCode.ABORTED
+        newest.cancel()
+
+
 async def test_the_same_engine_may_come_again(worker: Worker) -> None:
     old, _ = await worker.open()
     new, _ = await worker.open()

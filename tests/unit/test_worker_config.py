@@ -39,6 +39,8 @@ PREFIX = "STEPWIRE_WORKER_"
             "magic",
             "--attention-backend is 'magic', but must be one of auto, torch, triton, flash-attn",
         ),
+        ("stuck_step_seconds", 0.0, "--stuck-step-seconds is 0.0, but must be above 0 and finite"),
+        ("stuck_step_seconds", float("nan"), "--stuck-step-seconds is nan, but must be above 0 and finite"),
         ("kv_cache_gib", -0.5, "--kv-cache-gib is -0.5, but must be at least 0 and finite"),
         ("kv_cache_gib", float("nan"), "--kv-cache-gib is nan, but must be at least 0 and finite"),
         ("kv_cache_gib", float("inf"), "--kv-cache-gib is inf, but must be at least 0 and finite"),

@@ -8,11 +8,12 @@ through callbacks. Knows nothing about gRPC or tensors.
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from worker_svc.batch.step import Step, StepResult
-from worker_svc.errors import ProtocolError, StepFailedError, WorkerError
+from worker_svc.errors import DeviceLostError, ProtocolError, StepFailedError, WorkerError
 from worker_svc.runner.step_executor import PendingStep, StepExecutor
 
 _logger = logging.getLogger(__name__)
@@ -65,12 +66,29 @@ _Job = tuple[StepEpoch, Step | None]  # no step: the epoch was closed
 class ComputeThread:
     """Runs a StepExecutor in a thread of its own."""
 
-    def __init__(self, executor: StepExecutor) -> None:
+    def __init__(
+        self,
+        executor: StepExecutor,
+        *,
+        check_device: Callable[[], object] = lambda: None,
+        on_lost: Callable[[DeviceLostError], object] = lambda _: None,
+    ) -> None:
+        """Make a thread that is not started yet.
+
+        Args:
+            executor: Computes the steps.
+            check_device: Called after a step that failed; raises if the device is lost to this process.
+            on_lost: Called in the compute thread when it is.
+        """
         self._executor = executor
+        self._check_device = check_device
+        self._on_lost = on_lost
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._pending: deque[tuple[StepEpoch, PendingStep]] = deque()
         # A daemon, so that a step that hangs in a device call cannot keep the process alive.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._closed_seconds: deque[float] = deque()
+        """When epochs were closed that the thread has not seen closed yet."""
         self._epoch: StepEpoch | None = None
         self._num_steps = 0
 
@@ -105,7 +123,13 @@ class ComputeThread:
     def close_epoch(self, epoch: StepEpoch) -> None:
         """Close the epoch now and have its lanes forgotten. May be called again and late."""
         epoch.close()
+        self._closed_seconds.append(time.monotonic())
         self._jobs.put((epoch, None))
+
+    def stuck_seconds(self) -> float:
+        """Tell how long the thread has been busy with a step that nobody waits for any more."""
+        closed_seconds = next(iter(self._closed_seconds.copy()), None)
+        return 0.0 if closed_seconds is None else time.monotonic() - closed_seconds
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -117,6 +141,7 @@ class ComputeThread:
 
     def _begin(self, epoch: StepEpoch, step: Step | None) -> None:
         if step is None:
+            self._closed_seconds.popleft()
             if epoch is self._epoch:
                 self._change_epoch(None)
         elif epoch.is_open:
@@ -150,3 +175,11 @@ class ComputeThread:
             epoch.fail(error)
         else:
             epoch.fail(StepFailedError(f"step {step_id} failed: {type(error).__name__}: {error}"))
+            self._ask_device()
+
+    def _ask_device(self) -> None:
+        """Tell where a step's failure has cost this process its device."""
+        try:
+            self._check_device()
+        except Exception as error:
+            self._on_lost(DeviceLostError(f"the device is lost: {type(error).__name__}: {error}"))

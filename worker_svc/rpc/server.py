@@ -17,7 +17,8 @@ from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
 from worker_svc.errors import ConfigError
 from worker_svc.rpc.compute_thread import ComputeThread
-from worker_svc.rpc.servicer import Serving, WorkerServicer
+from worker_svc.rpc.service_end import ServiceEnd
+from worker_svc.rpc.servicer import FENCING_HOLD_SECONDS, Serving, WorkerServicer
 from worker_svc.runner.worker_info import LoadedWorker
 
 _logger = logging.getLogger(__name__)
@@ -36,6 +37,9 @@ class ServerOptions:
     port: int
     max_message_mib: int
     heartbeat_seconds: float = 1.0
+    fencing_hold_seconds: float = FENCING_HOLD_SECONDS
+    stuck_step_seconds: float = 60.0
+    """How long a step may go on after its engine gave it up."""
 
 
 def server_options(max_message_mib: int) -> list[tuple[str, int]]:
@@ -65,9 +69,12 @@ async def serve(
 
     Raises:
         StartupError: if the port cannot be bound or the model cannot be loaded.
+        DeviceLostError: if only a new process can compute again.
     """
     server = grpc.aio.server(options=server_options(options.max_message_mib))
-    servicer = WorkerServicer(heartbeat_seconds=options.heartbeat_seconds)
+    servicer = WorkerServicer(
+        heartbeat_seconds=options.heartbeat_seconds, fencing_hold_seconds=options.fencing_hold_seconds
+    )
     pb_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
@@ -79,14 +86,14 @@ async def serve(
     compute: ComputeThread | None = None
     try:
         worker = await asyncio.to_thread(load)
-        compute = ComputeThread(worker.executor)
-        compute.start()
         # Not before: while the model loads, nothing needs a graceful end.
-        stopping = _stop_event(stop)
+        end = ServiceEnd(_stop_event(stop))
+        compute = ComputeThread(worker.executor, check_device=worker.check_device, on_lost=end.lose_device)
+        compute.start()
         servicer.start_serving(Serving(info=worker.info, compute=compute))
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
         announce(f"worker listening on {options.host}:{port}")
-        await stopping.wait()
+        await end.wait(compute.stuck_seconds, limit_seconds=options.stuck_step_seconds)
         _logger.info("stopping")
         await health_servicer.enter_graceful_shutdown()
     finally:

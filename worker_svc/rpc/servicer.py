@@ -1,10 +1,13 @@
 """The gRPC methods of a worker: check, call, reply.
 
-Keeps at most one step stream: a newer engine's supersedes an older one's. Knows nothing about what a
-step does. A silent engine is left alone: it holds nothing that the next engine's hello does not free.
+Keeps at most one step stream: a newer engine's supersedes an older one's. An older engine is refused
+while a newer one's stream lives and a while after it: that one may only have lost its connection.
+Knows nothing about what a step does. A silent engine is left alone: it holds nothing that the next
+engine's hello does not free.
 """
 
 import logging
+import math
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -23,6 +26,9 @@ from worker_svc.runner.worker_info import WorkerInfo
 
 _logger = logging.getLogger(__name__)
 
+FENCING_HOLD_SECONDS = 10.0
+"""How long after the end of its stream an engine keeps older ones away: it tries again every second."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
@@ -35,12 +41,16 @@ class Serving:
 class WorkerServicer(pb_grpc.WorkerServiceServicer):
     """Serves one worker group. All of it runs on the asyncio loop."""
 
-    def __init__(self, *, heartbeat_seconds: float = 1.0) -> None:
+    def __init__(
+        self, *, heartbeat_seconds: float = 1.0, fencing_hold_seconds: float = FENCING_HOLD_SECONDS
+    ) -> None:
         self._heartbeat_seconds = heartbeat_seconds
+        self._fencing_hold_seconds = fencing_hold_seconds
         self._serving: Serving | None = None
         self._reason_not_ready = "the worker still loads the model"
         self._stream: StepStream | None = None
         self._fencing_number = 0
+        self._stream_ended_seconds = math.inf
         self._worker_epoch = 0
 
     def start_serving(self, serving: Serving) -> None:
@@ -67,7 +77,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             check_hello(hello, serving.info)
             stream = self._supersede(hello.fencing_number, serving)
             # The generator's own end comes late where gRPC drops it half-way: this is on time.
-            context.add_done_callback(lambda _: stream.end(None))
+            context.add_done_callback(lambda _: self._end(stream))
             worker_epoch = self._worker_epoch
             _logger.info("epoch %d: engine %d connected", worker_epoch, hello.fencing_number)
             async for response in stream.responses(worker_hello(serving.info, worker_epoch), requests):
@@ -98,9 +108,20 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             raise NotReadyError(self._reason_not_ready)
         return self._serving
 
+    def _end(self, stream: StepStream) -> None:
+        stream.end(None)
+        if stream is self._stream:
+            self._stream_ended_seconds = time.monotonic()
+
+    def _is_held(self) -> bool:
+        """Whether the engine that came last has a stream, or may only have lost it."""
+        if self._stream is None:
+            return False
+        return time.monotonic() - self._stream_ended_seconds < self._fencing_hold_seconds
+
     def _supersede(self, fencing_number: int, serving: Serving) -> StepStream:
         """Make the new stream, ending the old one; the same engine may come again."""
-        if fencing_number < self._fencing_number:
+        if fencing_number < self._fencing_number and self._is_held():
             raise SupersededError(
                 f"fencing_number is {fencing_number}, but must be at least {self._fencing_number}: "
                 "a newer engine has taken over"
@@ -110,6 +131,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
                 SupersededError(f"superseded by the engine with fencing_number {fencing_number}")
             )
         self._fencing_number = fencing_number
+        self._stream_ended_seconds = math.inf
         self._worker_epoch = max(time.time_ns(), self._worker_epoch + 1)
         self._stream = StepStream(
             serving.compute,

@@ -6,6 +6,7 @@ Start-up errors never reach a client and have no row. Knows nothing about stream
 import grpc
 
 from worker_svc.errors import (
+    DeviceLostError,
     HelloMismatchError,
     NotReadyError,
     ProtocolError,
@@ -20,6 +21,7 @@ STATUS_CODES: dict[type[WorkerError], grpc.StatusCode] = {
     SupersededError: grpc.StatusCode.ABORTED,
     ProtocolError: grpc.StatusCode.INTERNAL,
     StepFailedError: grpc.StatusCode.INTERNAL,
+    DeviceLostError: grpc.StatusCode.INTERNAL,
 }
 
 

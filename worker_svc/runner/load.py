@@ -6,6 +6,7 @@ Tells people what it finds as it goes. Knows nothing about flags, streams or req
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import metadata
 
 import torch
@@ -18,6 +19,7 @@ from model.load import load_model
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import DEFAULT_KV_CACHE_GIB, WorkerConfig
 from worker_svc.errors import MemoryBudgetError, StartupError
+from worker_svc.runner.device_check import check_device
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan, make_load_plan
 from worker_svc.runner.memory import GIB, choose_num_blocks
@@ -78,7 +80,8 @@ def load_worker(
             "no GPU memory for weights and steps: lower --max-num-batched-tokens or --max-num-seqs, stop "
             f"what else uses this GPU, or take a smaller model ({error})"
         ) from error
-    return LoadedWorker(info=_info(plan, executor.limits, group), executor=executor)
+    info = _info(plan, executor.limits, group)
+    return LoadedWorker(info=info, executor=executor, check_device=partial(check_device, plan.device))
 
 
 def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> StepExecutor:

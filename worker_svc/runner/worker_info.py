@@ -3,7 +3,7 @@
 Plain values. Knows nothing about how they travel.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from worker_svc.batch.checks import TableLimits
@@ -25,9 +25,15 @@ class WorkerInfo:
     versions: Mapping[str, str]
 
 
+def _answers() -> None:
+    """Stand for a device that cannot be lost without the process."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedWorker:
     """All there is once the weights are loaded."""
 
     info: WorkerInfo
     executor: StepExecutor
+    check_device: Callable[[], object] = _answers
+    """Raises if the device can compute no more in this process."""

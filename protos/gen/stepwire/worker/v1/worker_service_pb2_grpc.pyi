@@ -38,7 +38,8 @@ class WorkerServiceStub:
     RunSteps: _grpc.StreamStreamMultiCallable[_worker_service_pb2.RunStepsRequest, _worker_service_pb2.RunStepsResponse]
     """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
     then sends steps; the worker answers with its own hello, then one result a step, in order.
-    A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED.
+    A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
+    older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
     A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
     the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
     """
@@ -53,7 +54,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     RunSteps: _aio.StreamStreamMultiCallable[_worker_service_pb2.RunStepsRequest, _worker_service_pb2.RunStepsResponse]  # type: ignore[assignment]
     """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
     then sends steps; the worker answers with its own hello, then one result a step, in order.
-    A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED.
+    A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
+    older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
     A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
     the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
     """
@@ -71,7 +73,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_worker_service_pb2.RunStepsResponse], _abc.AsyncIterator[_worker_service_pb2.RunStepsResponse]]:
         """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
         then sends steps; the worker answers with its own hello, then one result a step, in order.
-        A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED.
+        A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
+        older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
         A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
         the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
         """
