@@ -28,11 +28,11 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     lanes = state.lanes
     is_live = lanes.incarnation == step.incarnations
     lanes.num_computed += step.num_tokens * is_live
-    lanes.num_rows_in_flight -= is_live
+    lanes.num_rows_in_flight -= step.num_rows * is_live
 
     token_ids, token_lanes, kept = result.token_ids, step.sample_lanes, None
     is_kept = is_live[token_lanes]
-    if not is_kept.all():
+    if np.count_nonzero(is_kept) < len(is_kept):
         kept = is_kept.nonzero()[0]
         token_ids, token_lanes = token_ids[kept], token_lanes[kept]
     owners, handles = lanes.owner[token_lanes], lanes.handle[token_lanes]
@@ -109,7 +109,7 @@ def _fold_late_rows(
     """Fold the rows whose lane was taken away meanwhile."""
     late = _LateOutputs()
     index_of_lane = {lane: index for index, lane in enumerate(step.sample_lanes.tolist())}
-    for lane in (~is_live & (step.num_tokens > 0)).nonzero()[0].tolist():
+    for lane in (~is_live & (step.num_rows > 0)).nonzero()[0].tolist():
         incarnation = Incarnation(int(step.incarnations[lane]))
         request = state.late_requests.get(incarnation)
         if request is None:

@@ -40,7 +40,7 @@ class LaneTable:
         self.max_total = zeros()
         self.num_slots = zeros()
         """Tokens that the lane's blocks have room for."""
-        self.num_registered = zeros()
+        self.num_registered = [0] * num_lanes
         """Blocks of the table that were offered to the prefix cache."""
         self.num_rows_in_flight = zeros()
         self.stops_from = zeros()
@@ -91,26 +91,36 @@ class LaneTable:
         assert request is not None, f"lane {lane} is free"
         return request
 
-    def occupy(self, request: Request, cached: list[BlockId], *, block_size: int) -> Lane:
-        """Give a free lane to a request whose first blocks are ``cached``; its incarnation is set."""
+    def occupy(
+        self, request: Request, table: list[BlockId], *, num_cached_tokens: int, block_size: int
+    ) -> Lane:
+        """Give a free lane to a request whose incarnation is set.
+
+        Args:
+            request: the request.
+            table: its blocks, those with its cached tokens first.
+            num_cached_tokens: tokens whose KV is there, a number of whole blocks.
+            block_size: tokens a block holds.
+        """
         lane = self._free_lanes.pop()
-        num_cached_tokens = len(cached) * block_size
+        num_tokens = request.num_tokens
         self.incarnation[lane] = request.incarnation
-        self.num_known[lane] = self.num_folded[lane] = request.num_tokens
-        self.token_ids[lane, : request.num_tokens] = request.token_ids
+        self.num_known[lane] = self.num_folded[lane] = num_tokens
+        self.token_ids[lane, :num_tokens] = request.token_ids
         self.num_scheduled[lane] = self.num_computed[lane] = num_cached_tokens
         self.max_total[lane] = request.max_total_tokens
-        self.num_slots[lane] = num_cached_tokens
-        self.num_registered[lane] = len(cached)
+        self.num_slots[lane] = len(table) * block_size
+        self.num_registered[lane] = num_cached_tokens // block_size
         self.num_rows_in_flight[lane] = 0
         self.stops_from[lane] = request.num_prompt_tokens + request.sampling.min_tokens
         self.owner[lane] = request.owner
         self.handle[lane] = request.handle
         self.runs_ahead[lane] = request.runs_ahead
-        self.some_do_not_run_ahead |= not request.runs_ahead
+        if not request.runs_ahead:
+            self.some_do_not_run_ahead = True
         self._set_stop_ids(lane, request.sampling.stop_token_ids)
         self.requests[lane] = request
-        self.block_ids[lane] = list(cached)
+        self.block_ids[lane] = table
         return lane
 
     def vacate(self, lane: Lane) -> list[BlockId]:
@@ -134,9 +144,9 @@ class LaneTable:
         self.num_slots[lane] += len(block_ids) * block_size
 
     def _set_stop_ids(self, lane: Lane, stop_ids: tuple[int, ...]) -> None:
-        num_columns = min(len(stop_ids), NUM_STOP_COLUMNS)
-        self.stop_ids[:, lane] = -1
-        self.stop_ids[:num_columns, lane] = stop_ids[:num_columns]
-        self.num_stop_columns = max(self.num_stop_columns, num_columns)
-        self.has_many_stops[lane] = len(stop_ids) > NUM_STOP_COLUMNS
-        self.some_have_many_stops |= len(stop_ids) > NUM_STOP_COLUMNS
+        self.num_stop_columns = max(self.num_stop_columns, min(len(stop_ids), NUM_STOP_COLUMNS))
+        for column in range(self.num_stop_columns):
+            self.stop_ids[column, lane] = stop_ids[column] if column < len(stop_ids) else -1
+        self.has_many_stops[lane] = has_many = len(stop_ids) > NUM_STOP_COLUMNS
+        if has_many:
+            self.some_have_many_stops = True

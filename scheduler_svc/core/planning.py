@@ -10,7 +10,7 @@ from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.epochs import may_start, note_start
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
-from scheduler_svc.core.state import NO_INCARNATION, InFlightStep, SchedulerState
+from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import (
     BlockId,
     BoolArray,
@@ -146,10 +146,10 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     """Give a lane to this request, if its known tokens fit beside those that run."""
     pool, block_size = state.pool, state.limits.block_size
     cached = match_prefix(state, request)
-    num_cached_tokens = len(cached) * block_size
-    num_tokens = min(request.num_tokens - num_cached_tokens, draft.budget_left)
+    num_known, num_cached_tokens = request.num_tokens, len(cached) * block_size
+    num_tokens = min(num_known - num_cached_tokens, draft.budget_left)
     # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
-    num_wanted = num_blocks_for(request.num_tokens + 1, block_size) - len(cached)
+    num_wanted = num_blocks_for(num_known + 1, block_size) - len(cached)
     # The first comparison is the second with all of them free, and nearly always settles it.
     num_needed = num_wanted + len(cached)
     if num_needed > pool.num_free and num_wanted > pool.num_free - pool.num_free_among(cached):
@@ -158,11 +158,10 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     block_ids = pool.allocate(num_blocks_for(num_cached_tokens + num_tokens, block_size) - len(cached))
     assert block_ids is not None, "the room was checked"
     is_first = not request.incarnation
-    _occupy(state, request, cached, is_first=is_first)
-    state.lanes.grow(request.lane, block_ids, block_size=block_size)
+    _occupy(state, request, [*cached, *block_ids], num_cached_tokens=num_cached_tokens)
     draft.admissions.append(_admission(state, request, num_cached_tokens, is_first=is_first))
-    draft.num_admitted_tokens += request.num_tokens
-    draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == request.num_tokens)
+    draft.num_admitted_tokens += num_known
+    draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == num_known)
     return True
 
 
@@ -176,18 +175,19 @@ def match_prefix(state: SchedulerState, request: Request) -> list[BlockId]:
     return state.pool.match(request.block_hashes[:num_matchable])
 
 
-def _occupy(state: SchedulerState, request: Request, cached: list[BlockId], *, is_first: bool) -> None:
+def _occupy(state: SchedulerState, request: Request, table: list[BlockId], *, num_cached_tokens: int) -> None:
     """Move a queued request to a lane."""
     state.queues.remove(request)
     state.num_admissions += 1
-    if is_first:
-        num_cached_tokens = len(cached) * state.limits.block_size
+    if not request.incarnation:
         # A request that comes with output finds that in the cache, too.
         request.num_prefix_hit_tokens = min(num_cached_tokens, request.num_prompt_tokens)
         state.totals.num_cached_tokens += request.num_prefix_hit_tokens
     request.incarnation = Incarnation(state.num_admissions)
     request.status = RequestStatus.RUNNING
-    request.lane = state.lanes.occupy(request, cached, block_size=state.limits.block_size)
+    request.lane = state.lanes.occupy(
+        request, table, num_cached_tokens=num_cached_tokens, block_size=state.limits.block_size
+    )
     note_start(state, request)
 
 
@@ -242,21 +242,23 @@ def _note_in_flight(
 ) -> None:
     """Count a plan's rows as scheduled and in flight."""
     lanes = state.lanes
+    num_rows = np.zeros(len(lanes.incarnation), np.int64)
+    num_rows[row_lanes] = 1
     num_tokens = np.zeros(len(lanes.incarnation), np.int64)
     num_tokens[row_lanes] = plan.row_num_tokens
-    is_row = num_tokens > 0
     sample_lanes = row_lanes if all_sample else row_lanes[plan.row_samples]
     lanes.num_scheduled += num_tokens
-    lanes.num_rows_in_flight += is_row
+    lanes.num_rows_in_flight += num_rows
     if all_sample:
-        lanes.num_known += is_row
+        lanes.num_known += num_rows
     else:
         lanes.num_known[sample_lanes] += 1
     state.in_flight.append(
         InFlightStep(
             step_id=plan.step_id,
+            num_rows=num_rows,
             num_tokens=num_tokens,
-            incarnations=np.where(is_row, lanes.incarnation, NO_INCARNATION),
+            incarnations=lanes.incarnation * num_rows,
             sample_lanes=sample_lanes,
         )
     )

@@ -22,18 +22,18 @@ from scheduler_svc.core.types import (
     RequestStatus,
 )
 
-NO_INCARNATION = -1
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlightStep:
     """The rows of a step that was planned and not yet folded."""
 
     step_id: int
+    num_rows: Int64Array
+    """By lane: 1, or 0 where the lane has no row."""
     num_tokens: Int64Array
     """By lane; 0 where the lane has no row."""
     incarnations: Int64Array
-    """By lane, as of when it was planned; NO_INCARNATION where the lane has no row."""
+    """By lane, as of when it was planned; 0 where the lane has no row."""
     sample_lanes: Int64Array
     """The lane of each token that comes back."""
 
@@ -118,7 +118,7 @@ class SchedulerState:
 
     def register_blocks(self, lane: int, num_blocks: int) -> None:
         """Offer the first ``num_blocks`` blocks of a lane's table to the prefix cache."""
-        num_registered = int(self.lanes.num_registered[lane])
+        num_registered = self.lanes.num_registered[lane]
         if num_blocks <= num_registered:
             return
         request, block_ids = self.lanes.request(lane), self.lanes.block_ids[lane]
