@@ -54,15 +54,13 @@ class FreeQueue:
         first = len(self._empty) - num_from_empty
         block_ids = self._empty[first:][::-1]
         del self._empty[first:]
-        num_from_cached = num_blocks - num_from_empty
-        self._num_cached -= num_from_cached
+        self._num_cached -= num_blocks - num_from_empty
         pop_oldest = self._cached.popleft
-        while num_from_cached:
+        while self._num_stale and len(block_ids) < num_blocks:
             block_id = pop_oldest()
-            if self._num_stale and self._is_stale(block_id):
-                continue
-            block_ids.append(block_id)
-            num_from_cached -= 1
+            if not self._is_stale(block_id):
+                block_ids.append(block_id)
+        block_ids += [pop_oldest() for _ in range(num_blocks - len(block_ids))]
         return block_ids
 
     def take_cached(self, block_id: BlockId) -> None:

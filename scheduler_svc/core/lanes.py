@@ -60,6 +60,8 @@ class LaneTable:
         self.token_ids: Int32Array = np.zeros((num_lanes, max_model_len), np.int32)
         """Each request's known tokens. The system gives memory to the pages in use only; appending
         256 tokens costs 4 us here and 25 us in a list a request."""
+        self.ones: Int32Array = np.ones(num_lanes, np.int32)
+        """Constant: a copy of it costs a fifth of np.ones."""
         self._row_starts: Int64Array = np.arange(num_lanes, dtype=np.int64) * max_model_len
         self.block_ids: list[list[BlockId]] = [[] for _ in range(num_lanes)]
         # Lowest lanes first, so that a lightly used worker touches few rows of its tables.

@@ -216,8 +216,8 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
     if not (num_decode or num_chunks or state.pending_releases):
         return None
     row_lanes = draft.decode_lanes
-    num_tokens = np.ones(num_decode + num_chunks, np.int32)
-    samples = np.ones(num_decode + num_chunks, np.bool_)
+    num_tokens = state.lanes.ones[: num_decode + num_chunks].copy()
+    samples = num_tokens.astype(np.bool_)
     if num_chunks:
         row_lanes = np.concatenate([row_lanes, draft.chunk_lanes])
         num_tokens[num_decode:] = draft.chunk_num_tokens
