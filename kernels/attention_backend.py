@@ -78,7 +78,11 @@ class AttentionBackend(Protocol):
 
 
 class LaneAttentionBackend(AttentionBackend, Protocol):
-    """A backend for steps whose tables come by lane, fit for capture in a graph."""
+    """A backend for steps whose tables come by lane, whose decode rows are fit for capture in a graph."""
+
+    @property
+    def captures_prefill(self) -> bool:
+        """Whether prefill rows are fit for capture, too, where tiles are given."""
 
     def plan_lanes(self, step: LaneStep, *, slot_mapping_T: torch.Tensor | None = None) -> Any:
         """Return what all layers of this step share; slots are needed only where store is called."""

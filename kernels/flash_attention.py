@@ -39,6 +39,7 @@ class FlashAttentionBackend:
     """Attention by flash_attn_with_kvcache and flash_attn_varlen_func."""
 
     name = "flash-attn"
+    captures_prefill = False
 
     def plan(self, step: "StepMetadata") -> FlashPlan:
         """Plan a step whose tables come by row."""
@@ -95,8 +96,8 @@ class FlashAttentionBackend:
             )
             out[:num_decode_rows] = out_B1HD[:, 0]
         if plan.prefill is not None:
-            out[num_decode_rows:] = flash_attn_varlen_func(
-                q_THD[num_decode_rows:],
+            out_THD = flash_attn_varlen_func(
+                q_THD,
                 key_cache_NSKD,
                 value_cache_NSKD,
                 cu_seqlens_q=plan.prefill.cu_seqlens_q,
@@ -106,4 +107,5 @@ class FlashAttentionBackend:
                 block_table=plan.block_table_BM[num_decode_rows:],
                 causal=True,
             )
+            out[num_decode_rows:] = out_THD[num_decode_rows:]
         return out

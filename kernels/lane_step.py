@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from kernels.prefill_tiles import PrefillTiles
+
 if TYPE_CHECKING:
     from kernels.attention_backend import StepMetadata
 
@@ -19,9 +21,11 @@ class PrefillRows:
     """Rows after the decode rows: any number of tokens each."""
 
     cu_seqlens_q: torch.Tensor
-    """int32: where each row's tokens begin, counted from the first of these rows; one more than rows."""
+    """int32: where each row's tokens begin among all of the step's; one more than rows."""
     max_seqlen_q: int
-    """The most tokens that a row computes."""
+    """No row computes more tokens."""
+    tiles: PrefillTiles | None = None
+    """For backends that want them; one that has none makes them, which waits for the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ def lane_step_of(step: "StepMetadata") -> LaneStep:
     prefill = None
     if num_decode_rows < num_rows:
         prefill = PrefillRows(
-            cu_seqlens_q=step.cu_seqlens_q[num_decode_rows:] - num_decode_rows,
+            cu_seqlens_q=step.cu_seqlens_q[num_decode_rows:],
             max_seqlen_q=max(step.query_lens[num_decode_rows:]),
         )
     return LaneStep(

@@ -59,21 +59,20 @@ def _attend_tiles(
 
 @triton.jit
 def paged_prefill_kernel(
-    q_ptr, key_ptr, value_ptr, key_descriptor, value_descriptor, table_ptr, cu_seqlens_ptr, seq_lens_ptr,
-    out_ptr, scale_log2, q_stride, table_stride,
+    q_ptr, key_ptr, value_ptr, key_descriptor, value_descriptor, table_ptr, lanes_ptr, cu_seqlens_ptr,
+    seq_lens_ptr, tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
     HAS_DESCRIPTORS: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile of one row's tokens for one KV head's group."""
+    """Compute one tile of the list, some of one row's tokens, for one KV head's group."""
     TOKENS: tl.constexpr = NUM_QUERIES // GROUP
-    kv_head, row = tl.program_id(0), tl.program_id(2).to(tl.int64)
+    kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 2 * tl.program_id(1)
+    row, first_query = tl.load(tile_ptr), tl.load(tile_ptr + 1)
+    if row < 0:  # padding
+        return
     first_token = tl.load(cu_seqlens_ptr + row)
     query_len = tl.load(cu_seqlens_ptr + row + 1) - first_token
-    # The last tile sees the longest context: it starts first.
-    first_query = (tl.cdiv(query_len, TOKENS) - 1 - tl.program_id(1)) * TOKENS
-    if first_query < 0:
-        return
     seq_len = tl.load(seq_lens_ptr + row)
     q, d = tl.arange(0, NUM_QUERIES), tl.arange(0, DIM_PADDED)
     query_Q = first_query + q // GROUP
@@ -86,7 +85,7 @@ def paged_prefill_kernel(
     acc_QD = tl.zeros((NUM_QUERIES, DIM_PADDED), tl.float32)
     sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
     best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
-    table_ptr += row * table_stride
+    table_ptr += tl.load(lanes_ptr + row).to(tl.int64) * table_stride
     first_position = seq_len - query_len + first_query
     num_seen_by_all = (first_position + 1) // TILE * TILE
     num_seen = tl.minimum(first_position + TOKENS, seq_len)

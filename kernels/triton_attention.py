@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernels.decode_config import DecodeWorkspace
-from kernels.lane_step import LaneStep, PrefillRows, lane_step_of
+from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import paged_prefill
 from kernels.store_kv import store_kv
@@ -28,9 +28,6 @@ class TritonPlan:
     """What all layers of a step share."""
 
     step: LaneStep
-    prefill: PrefillRows | None
-    prefill_table_BM: torch.Tensor | None
-    """The tables of the rows after the decode rows."""
     slot_mapping_T: torch.Tensor | None
     """None where somebody else stores K and V."""
 
@@ -44,6 +41,7 @@ class TritonAttentionBackend:
     """
 
     name = "triton"
+    captures_prefill = True
 
     def __init__(self, workspace: DecodeWorkspace | None = None) -> None:
         self._workspace = workspace
@@ -54,15 +52,7 @@ class TritonAttentionBackend:
 
     def plan_lanes(self, step: LaneStep, *, slot_mapping_T: torch.Tensor | None = None) -> TritonPlan:
         """Plan a step whose tables come by lane; slots are needed only where store is called."""
-        prefill_table_BM = None
-        if step.prefill is not None:
-            prefill_table_BM = step.block_table_LM.index_select(0, step.lanes_B[step.num_decode_rows :])
-        return TritonPlan(
-            step=step,
-            prefill=step.prefill,
-            prefill_table_BM=prefill_table_BM,
-            slot_mapping_T=slot_mapping_T,
-        )
+        return TritonPlan(step=step, slot_mapping_T=slot_mapping_T)
 
     def store(
         self,
@@ -101,16 +91,17 @@ class TritonAttentionBackend:
                 workspace=self._workspace,
                 is_dependent=True,
             )
-        if plan.prefill is not None and plan.prefill_table_BM is not None:
+        if step.prefill is not None:
             paged_prefill(
-                q_THD[num_decode_rows:],
+                q_THD,
                 key_cache_NSKD,
                 value_cache_NSKD,
-                plan.prefill_table_BM,
-                plan.prefill.cu_seqlens_q,
+                step.block_table_LM,
+                step.lanes_B[num_decode_rows:],
+                step.prefill.cu_seqlens_q,
                 step.seq_lens_B[num_decode_rows:],
-                plan.prefill.max_seqlen_q,
                 scale,
-                out=out[num_decode_rows:],
+                tiles=step.prefill.tiles,
+                out=out,
             )
         return out

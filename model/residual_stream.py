@@ -72,7 +72,8 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
     num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
 
     def rows(*shape: int) -> torch.Tensor:
-        return like.new_empty((num_tokens, *shape))
+        # Rows that a padded step leaves out are computed with the others: they begin as numbers.
+        return like.new_zeros((num_tokens, *shape))
 
     return Workspace(
         residual_TE=rows(config.hidden_size),

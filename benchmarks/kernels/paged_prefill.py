@@ -21,7 +21,8 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu_timing import Launch, describe_card, graph_microseconds, matmul_ceiling
-from kernels.paged_prefill import PrefillConfig, choose_prefill_config, paged_prefill
+from kernels.paged_prefill import paged_prefill
+from kernels.prefill_tiles import PrefillConfig, choose_prefill_config, make_prefill_tiles
 
 HEADS, KV_HEADS, HEAD_DIM = 16, 8, 128
 NUM_SETS = 3
@@ -85,19 +86,21 @@ def make_inputs(case: Case, block_size: int) -> Inputs:
     )
 
 
-def our_launch(inputs: Inputs, config: PrefillConfig | None) -> Launch:
-    """Return our launch, with this or the chosen configuration."""
+def our_launch(inputs: Inputs, config: PrefillConfig) -> Launch:
+    """Return our launch with this configuration."""
     out = torch.empty_like(inputs.q_THD)
+    lanes = torch.arange(len(inputs.seq_lens_B), dtype=torch.int32, device="cuda")
+    tiles = make_prefill_tiles(inputs.bounds_q, inputs.seq_lens_B, config=config, group=HEADS // KV_HEADS)
     return lambda: paged_prefill(
         inputs.q_THD,
         *inputs.caches,
         inputs.table_BM,
+        lanes,
         inputs.bounds_q,
         inputs.seq_lens_B,
-        inputs.max_seqlen_q,
         HEAD_DIM**-0.5,
         out=out,
-        config=config,
+        tiles=tiles,
     )
 
 

@@ -89,7 +89,26 @@ def admit(lane: int, token_ids: list[int], *, num_blocks: int = BLOCKS_PER_LANE,
     )
 
 
-def executors(folder: Path) -> tuple[StepExecutor, StepExecutor, torch.Tensor]:
+class NoGraphs:
+    """Takes the place of CudaGraphs: what would be replayed is launched."""
+
+    def __init__(self, launch: Callable[[Any], None], *, device: torch.device) -> None:  # noqa: ARG002
+        self._launch = launch
+        self._keys: set[Any] = set()
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._keys
+
+    def capture(self, key: Any) -> None:
+        self._launch(key)
+        self._keys.add(key)
+
+    def replay(self, key: Any) -> None:
+        assert key in self._keys
+        self._launch(key)
+
+
+def executors(folder: Path, *, has_graphs: bool = False) -> tuple[StepExecutor, StepExecutor, torch.Tensor]:
     """Return the fused runner's executor and the plain one's, over one model, and the block table."""
     from worker_svc.runner.fused_runner import FusedModelRunner  # noqa: PLC0415
     from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
@@ -105,7 +124,7 @@ def executors(folder: Path) -> tuple[StepExecutor, StepExecutor, torch.Tensor]:
         for _ in range(2)
     ]
     parts = make_step_parts(model, LIMITS, kv_caches=caches[0], device=cpu())
-    fused = FusedModelRunner(parts, batch_sizes=(1, 2, 4), has_graphs=False)
+    fused = FusedModelRunner(parts, batch_sizes=(1, 2, 4), has_graphs=has_graphs)
     pool = TokenPool(LIMITS.max_num_seqs, LIMITS.max_model_len, device=cpu())
     backend = make_attention_backend("torch")
     plain = EagerModelRunner(model, pool, kv_caches=caches[1], backend=backend, device=cpu())
@@ -168,6 +187,30 @@ def test_steps_of_all_kinds_are_those_of_the_plain_runner(
             assert ours.logprobs.counts.tolist() == theirs.logprobs.counts.tolist()
             assert ours.logprobs.token_ids.tolist() == theirs.logprobs.token_ids.tolist()
             np.testing.assert_allclose(ours.logprobs.values, theirs.logprobs.values, rtol=1e-4, atol=1e-4)
+
+
+def run_padded(executor: StepExecutor) -> Epoch:
+    """Steps of 15, 7 and 20 tokens, with decode rows and without."""
+    epoch = Epoch(executor)
+    epoch.run((2, 15, True), admissions=(admit(2, PROMPTS[0]),))
+    epoch.run((1, 6, True), (2, 1, True), admissions=(admit(1, PROMPTS[3]),))
+    admissions = (admit(0, PROMPTS[2]), admit(3, PROMPTS[1]))
+    epoch.run((0, 17, False), (1, 1, True), (3, 1, True), (2, 1, True), admissions=admissions)
+    return epoch
+
+
+def test_captured_steps_read_what_is_uploaded_before_each_replay(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps with prefill rows are padded to 16, 32 or 48 tokens, and so are their rows and tiles."""
+    from worker_svc.runner import fused_runner, mixed_step  # noqa: PLC0415
+
+    for module in (fused_runner, mixed_step):
+        monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
+    set_small_rows(monkeypatch, 0)
+    *both, _ = executors(checkpoint_folder("qwen3_gqa3"), has_graphs=True)
+    fused, plain = [run_padded(executor) for executor in both]
+    assert fused.outputs == plain.outputs
 
 
 @pytest.mark.parametrize("num_small_rows", [0, 4])

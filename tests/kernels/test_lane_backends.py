@@ -8,7 +8,7 @@ import torch
 
 from kernels.attention_backend import LaneAttentionBackend, make_attention_backend, make_lane_backend
 from kernels.decode_config import make_decode_workspace
-from kernels.lane_step import LaneStep
+from kernels.lane_step import LaneStep, PrefillRows
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
 CANARY = 7.0
@@ -92,12 +92,14 @@ def _check_lanes(backend: LaneAttentionBackend, place: Any, *, block_size: int) 
     lanes = torch.tensor([5, -1, 0, 2, 4], dtype=torch.int32, device=place.device)
     table = torch.full((6, step.block_table_BM.shape[1]), 2**30, dtype=torch.int32, device=place.device)
     table[lanes[[0, 2, 3, 4]].long()] = step.block_table_BM
+    # Tokens of prefill rows begin one later: padding stands before them.
+    bounds = torch.tensor([3, 8, 9], dtype=torch.int32, device=place.device)
     lane_step = LaneStep(
         block_table_LM=table,
         lanes_B=lanes,
         seq_lens_B=torch.tensor([20, 0, 1, 37, 16], dtype=torch.int32, device=place.device),
         num_decode_rows=3,
-        prefill=backend.plan(step).prefill,
+        prefill=PrefillRows(cu_seqlens_q=bounds, max_seqlen_q=5),
     )
     padded = torch.cat((queries[:1], torch.full_like(queries[:1], float("nan")), queries[1:]))
     by_lane = backend.attend(padded, *step.kv_caches[0], backend.plan_lanes(lane_step))

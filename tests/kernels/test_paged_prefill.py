@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.paged_prefill import PrefillConfig, choose_prefill_config, paged_prefill, paged_prefill_ref
+from kernels.paged_prefill import paged_prefill, paged_prefill_ref
+from kernels.prefill_tiles import PrefillConfig, PrefillTiles, make_prefill_tiles
 
 NAN = float("nan")
 SMALL = PrefillConfig(num_queries=16, tile_size=16, num_warps=4, num_stages=2)
@@ -20,21 +21,28 @@ class Case:
     q_THD: torch.Tensor
     key_cache_NSKD: torch.Tensor
     value_cache_NSKD: torch.Tensor
-    block_table_BM: torch.Tensor
+    block_table_LM: torch.Tensor
+    lanes_R: torch.Tensor
     cu_seqlens_q: torch.Tensor
-    seq_lens_B: torch.Tensor
-    max_seqlen_q: int
+    seq_lens_R: torch.Tensor
     scale: float
 
     def run(self, config: PrefillConfig | None, out: torch.Tensor | None = None) -> torch.Tensor:
         """Launch it."""
-        arguments = (getattr(self, name) for name in self.__dataclass_fields__)
-        return paged_prefill(*arguments, out=out, config=config)
+        return paged_prefill(*self.arguments(), out=out, tiles=self.tiles(config) if config else None)
+
+    def tiles(self, config: PrefillConfig) -> PrefillTiles:
+        """Return the launch's programs."""
+        group = self.q_THD.shape[1] // self.key_cache_NSKD.shape[2]
+        return make_prefill_tiles(self.cu_seqlens_q, self.seq_lens_R, config=config, group=group)
 
     def expected(self) -> torch.Tensor:
         """Return what it should give, for the tokens of the rows."""
-        names = [name for name in self.__dataclass_fields__ if name != "max_seqlen_q"]
-        return paged_prefill_ref(*(getattr(self, name) for name in names))
+        return paged_prefill_ref(*self.arguments())
+
+    def arguments(self) -> list[Any]:
+        """Return what every launch is given."""
+        return [getattr(self, name) for name in self.__dataclass_fields__]
 
 
 def _case(
@@ -53,10 +61,11 @@ def _case(
     pool_size = 1 + sum(num_blocks) + 2
     cache = torch.full((2, pool_size, block_size, num_kv_heads, head_dim), NAN)
     ids = (torch.randperm(pool_size - 1, generator=generator) + 1).tolist()
-    table = torch.full((len(rows), max(num_blocks) + 1), 2**30, dtype=torch.int32)
+    table = torch.full((len(rows) + 2, max(num_blocks) + 1), 2**30, dtype=torch.int32)
+    lanes = torch.randperm(len(rows) + 2, generator=generator)[: len(rows)].int()
     for row, (_, context) in enumerate(rows):
         blocks = torch.tensor([ids.pop() for _ in range(num_blocks[row])])
-        table[row, : len(blocks)] = blocks
+        table[lanes[row], : len(blocks)] = blocks
         index = torch.arange(context)
         cells = torch.randn(2, context, num_kv_heads, head_dim, generator=generator)
         cache[:, blocks[index // block_size], index % block_size] = cells
@@ -68,10 +77,10 @@ def _case(
         q_THD=q_THD.to(**move),
         key_cache_NSKD=cache[0].to(**move),
         value_cache_NSKD=cache[1].to(**move),
-        block_table_BM=table.to(place.device),
+        block_table_LM=table.to(place.device),
+        lanes_R=lanes.to(place.device),
         cu_seqlens_q=bounds.to(place.device),
-        seq_lens_B=torch.tensor([context for _, context in rows], dtype=torch.int32, device=place.device),
-        max_seqlen_q=max(query for query, _ in rows),
+        seq_lens_R=torch.tensor([context for _, context in rows], dtype=torch.int32, device=place.device),
         scale=head_dim**-0.5,
     )
 
@@ -113,6 +122,16 @@ def test_descriptors_give_the_same(place: Any, block_size: int) -> None:
     assert torch.equal(case.run(PrefillConfig(**options, has_descriptors=True)), plain)
 
 
+def test_padding_tiles_write_nothing(place: Any) -> None:
+    case = _case(place, [(7, 20), (20, 30)])
+    real = case.tiles(SMALL).tiles_I2
+    padded = torch.full((len(real) + 3, 2), -1, dtype=torch.int32, device=place.device)
+    padded[2 : 2 + len(real)] = real.flip(0)
+    out = torch.full_like(case.q_THD, NAN)
+    case_out = paged_prefill(*case.arguments(), out=out, tiles=PrefillTiles(tiles_I2=padded, config=SMALL))
+    assert torch.equal(case_out, case.run(SMALL))
+
+
 def test_tokens_of_no_row_are_neither_read_nor_written(place: Any) -> None:
     case = _case(place, [(7, 20), (1, 3)], num_before=3)
     out = torch.full_like(case.q_THD, 7.0)
@@ -135,10 +154,10 @@ def test_a_chunk_gives_what_the_whole_prompt_gives(place: Any) -> None:
         q_THD=whole.q_THD[32:],
         key_cache_NSKD=whole.key_cache_NSKD,
         value_cache_NSKD=whole.value_cache_NSKD,
-        block_table_BM=whole.block_table_BM,
+        block_table_LM=whole.block_table_LM,
+        lanes_R=whole.lanes_R,
         cu_seqlens_q=torch.tensor([0, 16], dtype=torch.int32, device=place.device),
-        seq_lens_B=whole.seq_lens_B,
-        max_seqlen_q=16,
+        seq_lens_R=whole.seq_lens_R,
         scale=whole.scale,
     )
     assert torch.equal(chunk.run(SMALL), whole.run(SMALL)[32:])
@@ -148,9 +167,10 @@ def test_reference_is_causal() -> None:
     # One head, all scores 0: each token gets the mean of the values up to itself.
     keys, values = torch.zeros(2, 16, 1, 1), torch.full((2, 16, 1, 1), NAN)
     values[1, :3, 0, 0] = torch.tensor([2.0, 4.0, 9.0])
-    table, bounds = torch.tensor([[1, 7]], dtype=torch.int32), torch.tensor([0, 2], dtype=torch.int32)
-    seq_lens = torch.tensor([3], dtype=torch.int32)
-    out = paged_prefill_ref(torch.ones(2, 1, 1), keys, values, table, bounds, seq_lens, 1.0)
+    table, lanes, bounds, seq_lens = (
+        torch.tensor(numbers, dtype=torch.int32) for numbers in ([[9, 9], [1, 7]], [1], [0, 2], [3])
+    )
+    out = paged_prefill_ref(torch.ones(2, 1, 1), keys, values, table, lanes, bounds, seq_lens, 1.0)
     torch.testing.assert_close(out.flatten(), torch.tensor([3.0, 5.0]))
 
 
@@ -166,15 +186,16 @@ def test_addresses_past_32_bits(place: Any, block_size: int, *, has_descriptors:
         cells = torch.randn(block_size, 1, 128, generator=generator)
         cache[block] = cells.to(device=place.device, dtype=place.dtype)
     q_THD = torch.randn(9, 2, 128, generator=generator).to(device=place.device, dtype=place.dtype)
-    table, bounds, seq_lens = (
+    indices = [
         torch.tensor(values, dtype=torch.int32, device=place.device)
-        for values in ([[num_blocks - 1, 3]], [0, 9], [2 * block_size - 1])
-    )
+        for values in ([[num_blocks - 1, 3]], [0], [0, 9], [2 * block_size - 1])
+    ]
     config = PrefillConfig(
         num_queries=32, tile_size=32, num_warps=4, num_stages=2, has_descriptors=has_descriptors
     )
-    out = paged_prefill(q_THD, cache, cache, table, bounds, seq_lens, 9, 128**-0.5, config=config)
-    expected = paged_prefill_ref(q_THD, cache, cache, table, bounds, seq_lens, 128**-0.5)
+    tiles = make_prefill_tiles(*indices[2:], config=config, group=2)
+    out = paged_prefill(q_THD, cache, cache, *indices, 128**-0.5, tiles=tiles)
+    expected = paged_prefill_ref(q_THD, cache, cache, *indices, 128**-0.5)
     torch.testing.assert_close(out, expected, rtol=place.tolerance, atol=place.tolerance)
 
 
@@ -182,7 +203,8 @@ def test_addresses_past_32_bits(place: Any, block_size: int, *, has_descriptors:
     ("name", "value", "message"),
     [
         ("cu_seqlens_q", torch.zeros(2, dtype=torch.int32), r"cu_seqlens_q must be int32 of shape \(3,\)"),
-        ("seq_lens_B", torch.zeros(2, dtype=torch.int64), "seq_lens must be int32"),
+        ("lanes_R", torch.zeros(2, dtype=torch.int64), "lanes must be int32"),
+        ("seq_lens_R", torch.zeros(2, dtype=torch.int64), "seq_lens must be int32"),
         ("q_THD", torch.zeros(5, 3, 16), "do not fit 2 KV heads"),
         ("value_cache_NSKD", torch.zeros(4, 16, 2, 8), "the caches must be alike"),
         ("out", torch.zeros(5, 4, 8), "out must be contiguous"),
@@ -193,17 +215,11 @@ def test_wrong_arguments(name: str, value: torch.Tensor, message: str) -> None:
         "q_THD": torch.zeros(5, 4, 16),
         "key_cache_NSKD": torch.zeros(4, 16, 2, 16),
         "value_cache_NSKD": torch.zeros(4, 16, 2, 16),
-        "block_table_BM": torch.zeros(2, 3, dtype=torch.int32),
+        "block_table_LM": torch.zeros(2, 3, dtype=torch.int32),
+        "lanes_R": torch.zeros(2, dtype=torch.int32),
         "cu_seqlens_q": torch.zeros(3, dtype=torch.int32),
-        "seq_lens_B": torch.zeros(2, dtype=torch.int32),
-        "max_seqlen_q": 3,
+        "seq_lens_R": torch.zeros(2, dtype=torch.int32),
         "scale": 1.0,
     }
     with pytest.raises(ValueError, match=message):
         paged_prefill(**(arguments | {name: value}))
-
-
-@pytest.mark.parametrize(("max_seqlen_q", "num_queries"), [(1, 16), (20, 64), (1024, 128)])
-def test_short_chunks_take_small_tiles(max_seqlen_q: int, num_queries: int) -> None:
-    cache = torch.empty(1, 16, 8, 128, dtype=torch.bfloat16)
-    assert choose_prefill_config(max_seqlen_q, cache_NSKD=cache, group=2).num_queries == num_queries

@@ -1,21 +1,19 @@
-"""Captures what a decode step launches, once for each batch size and flavour, and replays it.
+"""Captures what a step launches, once for each key, such as its padded size, and replays it.
 
 A replay costs the host one launch instead of some hundred. What is captured must read and write
 memory that stays where it is. Knows nothing about what a step computes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
 
 import torch
 
-from worker_svc.batch.lane_parameters import SamplingFlavour
-
-GraphKey = tuple[int, SamplingFlavour]
-"""Batch size and flavour."""
+Key = TypeVar("Key", bound=Hashable)
 OnProgress = Callable[[int, int], None]
 
 
-class CudaGraphs:
+class CudaGraphs(Generic[Key]):
     """Graphs by key. Used by one thread.
 
     Args:
@@ -23,21 +21,21 @@ class CudaGraphs:
         device: A CUDA device.
     """
 
-    def __init__(self, launch: Callable[[GraphKey], None], *, device: torch.device) -> None:
+    def __init__(self, launch: Callable[[Key], None], *, device: torch.device) -> None:
         self._launch = launch
         # A capture needs a stream of its own; warming up on it takes cuBLAS' workspace there, too.
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool = torch.cuda.graph_pool_handle()
-        self._graphs: dict[GraphKey, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Key, torch.cuda.CUDAGraph] = {}
 
-    def __contains__(self, key: GraphKey) -> bool:
+    def __contains__(self, key: Key) -> bool:
         return key in self._graphs
 
-    def replay(self, key: GraphKey) -> None:
+    def replay(self, key: Key) -> None:
         """Queue all that the step launches."""
         self._graphs[key].replay()
 
-    def capture(self, key: GraphKey) -> None:
+    def capture(self, key: Key) -> None:
         """Run the step once, which compiles kernels and picks algorithms, then capture it."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())

@@ -11,6 +11,7 @@ from model.decoder import CausalLM
 from model.forward_context import KvCache
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
+from worker_svc.batch.mixed_layout import captured_token_counts
 from worker_svc.batch.padding import captured_batch_sizes
 from worker_svc.runner.fused_runner import FusedModelRunner
 from worker_svc.runner.kv_cache import allocate_kv_caches
@@ -62,7 +63,11 @@ def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_sizes: int) -> i
             kv_cache_gib=config.kv_cache_gib,
             bytes_per_block=plan.bytes_per_block,
         )
-    num_graphs = num_sizes * len(SamplingFlavour) if config.cuda_graphs else 0
+    num_graphs = 0
+    if config.cuda_graphs:
+        num_graphs = num_sizes * len(SamplingFlavour) + len(
+            captured_token_counts(config.max_num_batched_tokens)
+        )
     return choose_num_blocks_of_device(
         _measure(parts),
         gpu_memory_utilization=config.gpu_memory_utilization,

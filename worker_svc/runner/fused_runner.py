@@ -1,9 +1,11 @@
-"""Runs steps with fused kernels on a GPU: decode steps as captured graphs, others kernel by kernel.
+"""Runs steps with fused kernels on a GPU, as captured graphs wherever they are small.
 
 Launching never waits for the device: inputs leave from a ring of staged buffers, tokens come back
 through another. Knows nothing about steps, lanes' lengths or streams.
 Legend: W int32 words.
 """
+
+from functools import partial
 
 import torch
 
@@ -43,11 +45,12 @@ class FusedModelRunner:
         self._parts = parts
         self._batch_sizes = batch_sizes
         self._decode = DecodeStep(parts)
-        self._mixed = MixedStep(parts)
+        self._mixed = MixedStep(parts, has_graphs=has_graphs)
         self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
-        self._graphs = (
-            CudaGraphs(lambda key: self._decode.launch(*key), device=parts.device) if has_graphs else None
-        )
+        self._graphs: CudaGraphs[tuple[int, SamplingFlavour]] | None = None
+        """By batch size and flavour."""
+        if has_graphs:
+            self._graphs = CudaGraphs(lambda key: self._decode.launch(*key), device=parts.device)
 
     @torch.inference_mode()
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
@@ -69,12 +72,17 @@ class FusedModelRunner:
 
     @torch.inference_mode()
     def capture(self, flavours: tuple[SamplingFlavour, ...], on_progress: OnProgress | None = None) -> None:
-        """Capture decode steps of all batch sizes now; those of other flavours when they first come."""
-        keys = [(num_rows, flavour) for flavour in flavours for num_rows in reversed(self._batch_sizes)]
-        for num_captured, key in enumerate(keys, start=1):
-            self._capture(*key)
+        """Capture steps of all sizes now; decode steps of other flavours when they first come."""
+        captures = [
+            partial(self._capture, num_rows, flavour)
+            for flavour in flavours
+            for num_rows in reversed(self._batch_sizes)
+        ]
+        captures += [partial(self._mixed.capture, size) for size in reversed(self._mixed.token_counts)]
+        for num_captured, capture in enumerate(captures, start=1):
+            capture()
             if on_progress is not None:
-                on_progress(num_captured, len(keys))
+                on_progress(num_captured, len(captures))
 
     def _launch_decode(self, batch: InputBatch, num_rows: int) -> LaunchedStep:
         flavour = batch.flavour

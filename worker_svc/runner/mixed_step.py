@@ -1,31 +1,66 @@
-"""Launches a step with prefill rows, kernel by kernel: rows of one token first, then the others.
+"""Launches a step with prefill rows: rows of one token first, then the others.
 
-Knows nothing about lanes' lengths or requests.
-Legend: T packed tokens, B rows, D decode rows, M blocks a table, R sampling rows.
+The model's part is captured once for each padded number of tokens, where the attention backend allows;
+larger steps are launched kernel by kernel. Sampling always is. Knows nothing about lanes' lengths or
+requests.
+Legend: T packed tokens, R sampling rows.
 """
 
-import numpy as np
+from dataclasses import dataclass
+
 import torch
 
 from kernels.lane_step import LaneStep, PrefillRows
+from kernels.prefill_tiles import (
+    PrefillConfig,
+    PrefillTiles,
+    choose_prefill_config,
+    prefill_tiles,
+    tokens_per_tile,
+)
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
 from worker_svc.batch.input_batch import InputBatch
-from worker_svc.batch.sampling_rows import SamplingRows
+from worker_svc.batch.mixed_layout import (
+    MixedShape,
+    captured_token_counts,
+    choose_token_count,
+    exact_shape,
+    mixed_arrays,
+    padded_shape,
+    padding_arrays,
+)
+from worker_svc.batch.step import Int32Array
+from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.step_parts import StepParts
 
 Uploaded = dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapturedInputs:
+    """Where a captured step reads, and where it leaves its result."""
+
+    shape: MixedShape
+    config: PrefillConfig
+    uploaded: Uploaded
+    """The same views at each upload of this shape."""
+
+
 class MixedStep:
     """Steps of any rows, over one memory."""
 
-    def __init__(self, parts: StepParts) -> None:
+    def __init__(self, parts: StepParts, *, has_graphs: bool) -> None:
         max_tokens, device = parts.limits.max_num_batched_tokens, parts.device
         self._parts = parts
         self._input_ids_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         self._slot_mapping_T = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._seq_lens_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
+        captures = has_graphs and parts.attention.captures_prefill
+        self.token_counts = captured_token_counts(max_tokens) if captures else ()
+        """What is captured."""
+        self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
+        self._inputs: dict[int, CapturedInputs] = {}
 
     def launch(self, batch: InputBatch) -> int:
         """Queue all kernels of the step; tokens go to the pool and the parts.
@@ -33,71 +68,114 @@ class MixedStep:
         Returns:
             How many rows sample.
         """
-        parts, rows = self._parts, batch.sampling
-        on_device = parts.upload.upload(_arrays(batch, rows))
-        hidden_TE = parts.decoder.forward(self._model_step(batch, on_device), parts.kv_caches)
-        num_sampling = len(rows.lanes)
-        if num_sampling == 0:
-            return 0
-        logits_RV = parts.logits_RV[:num_sampling]
-        parts.decoder.compute_logits(hidden_TE.index_select(0, on_device["token_rows"]), logits_RV)
-        parts.sampler.sample(
-            logits_RV,
-            lanes_R=on_device["sampling_lanes"],
-            positions_R=on_device["last_positions"],
-            flavour=rows.flavour,
-            out_R=parts.token_ids_R[:num_sampling],
-        )
+        num_tokens = choose_token_count(batch.num_tokens, self.token_counts)
+        if num_tokens is None:
+            on_device, hidden_TE = self._launch_eager(batch)
+        else:
+            on_device, hidden_TE = self._replay(batch, num_tokens)
+        num_sampling = len(batch.sampling.lanes)
+        if num_sampling:
+            self._sample(batch, on_device, hidden_TE, num_sampling=num_sampling)
         return num_sampling
 
-    def _model_step(self, batch: InputBatch, on_device: Uploaded) -> FusedStep:
-        tables, num_tokens = self._parts.tables, batch.num_tokens
+    def capture(self, num_tokens: int) -> None:
+        """Capture the step of so many tokens; running it once, as that takes, changes nothing."""
+        assert self._graphs is not None, "there are no graphs to capture"
+        config = self._config(num_tokens)
+        shape = padded_shape(
+            num_tokens,
+            max_num_seqs=self._parts.limits.max_num_seqs,
+            tokens_per_tile=tokens_per_tile(config, self._parts.group),
+        )
+        uploaded = self._parts.upload.upload(padding_arrays(shape))
+        self._inputs[num_tokens] = CapturedInputs(shape=shape, config=config, uploaded=uploaded)
+        self._graphs.capture(num_tokens)
+
+    def _launch_eager(self, batch: InputBatch) -> tuple[Uploaded, torch.Tensor]:
+        config = self._config(int(batch.query_lens.max()))
+        shape = exact_shape(batch, tokens_per_tile=tokens_per_tile(config, self._parts.group))
+        on_device = self._upload(batch, shape, config)
+        return on_device, self._forward(on_device, shape, config)
+
+    def _replay(self, batch: InputBatch, num_tokens: int) -> tuple[Uploaded, torch.Tensor]:
+        assert self._graphs is not None, "there is nothing to replay"
+        if num_tokens not in self._inputs:
+            self.capture(num_tokens)
+        inputs = self._inputs[num_tokens]
+        on_device = self._upload(batch, inputs.shape, inputs.config)
+        self._graphs.replay(num_tokens)
+        return on_device, self._parts.decoder.hidden(num_tokens)
+
+    def _launch_captured(self, num_tokens: int) -> None:
+        inputs = self._inputs[num_tokens]
+        self._forward(inputs.uploaded, inputs.shape, inputs.config)
+
+    def _config(self, max_seqlen_q: int) -> PrefillConfig:
+        return choose_prefill_config(
+            max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group
+        )
+
+    def _upload(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> Uploaded:
+        num_tokens = tokens_per_tile(config, self._parts.group)
+
+        def make_tiles(query_lens: Int32Array, seq_lens: Int32Array, num_tiles: int) -> Int32Array:
+            return prefill_tiles(query_lens, seq_lens, tokens_per_tile=num_tokens, num_tiles=num_tiles)
+
+        return self._parts.upload.upload(mixed_arrays(batch, shape, make_tiles=make_tiles))
+
+    def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> torch.Tensor:
+        """Queue the model's kernels; return hidden_TE."""
+        parts, num_tokens = self._parts, shape.num_tokens
         prepared = (
             self._input_ids_T[:num_tokens],
             self._slot_mapping_T[:num_tokens],
             self._seq_lens_T[:num_tokens],
         )
+        tables = parts.tables
         prepare_decode(
             on_device["token_lanes"],
             on_device["positions"],
             tables.token_pool_LP,
             tables.block_table_LM,
-            self._parts.limits.block_size,
+            parts.limits.block_size,
             *prepared,
         )
-        return FusedStep(
+        step = FusedStep(
             input_ids_T=prepared[0],
             positions_T=on_device["positions"],
             slot_mapping_T=prepared[1],
-            attention=self._parts.attention,
-            attention_plan=self._parts.attention.plan_lanes(self._rows(batch, on_device)),
+            attention=parts.attention,
+            attention_plan=parts.attention.plan_lanes(self._rows(on_device, shape, config)),
         )
+        return parts.decoder.forward(step, parts.kv_caches)
 
-    def _rows(self, batch: InputBatch, on_device: Uploaded) -> LaneStep:
-        num_decode_rows, prefill = batch.num_decode_rows, None
-        if num_decode_rows < batch.num_rows:
+    def _rows(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> LaneStep:
+        prefill = None
+        if shape.num_prefill_rows:
             prefill = PrefillRows(
-                cu_seqlens_q=on_device["prefill_cu_seqlens"], max_seqlen_q=int(batch.query_lens.max())
+                cu_seqlens_q=on_device["cu_seqlens"],
+                max_seqlen_q=shape.num_tokens,
+                tiles=PrefillTiles(tiles_I2=on_device["tiles"].view(-1, 2), config=config),
             )
         return LaneStep(
             block_table_LM=self._parts.tables.block_table_LM,
             lanes_B=on_device["lanes"],
             seq_lens_B=on_device["seq_lens"],
-            num_decode_rows=num_decode_rows,
+            num_decode_rows=shape.num_decode_rows,
             prefill=prefill,
         )
 
-
-def _arrays(batch: InputBatch, rows: SamplingRows) -> dict[str, np.ndarray[tuple[int], np.dtype[np.int32]]]:
-    """Return what the device is told of the step: seven words a row, two a token."""
-    num_decode_rows = batch.num_decode_rows
-    return {
-        "token_lanes": batch.token_lanes.astype(np.int32),
-        "positions": batch.positions.astype(np.int32),
-        "lanes": batch.lanes.astype(np.int32),
-        "seq_lens": batch.seq_lens,
-        "prefill_cu_seqlens": batch.cu_seqlens_q[num_decode_rows:] - np.int32(num_decode_rows),
-        "token_rows": rows.token_rows.astype(np.int32),
-        "sampling_lanes": rows.lanes.astype(np.int32),
-        "last_positions": (rows.positions - 1).astype(np.int32),
-    }
+    def _sample(
+        self, batch: InputBatch, on_device: Uploaded, hidden_TE: torch.Tensor, *, num_sampling: int
+    ) -> None:
+        parts = self._parts
+        logits_RV = parts.logits_RV[:num_sampling]
+        token_rows_R = on_device["token_rows"][:num_sampling]
+        parts.decoder.compute_logits(hidden_TE.index_select(0, token_rows_R), logits_RV)
+        parts.sampler.sample(
+            logits_RV,
+            lanes_R=on_device["sampling_lanes"][:num_sampling],
+            positions_R=on_device["last_positions"][:num_sampling],
+            flavour=batch.sampling.flavour,
+            out_R=parts.token_ids_R[:num_sampling],
+        )

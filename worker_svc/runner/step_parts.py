@@ -37,6 +37,8 @@ class StepParts:
     limits: TableLimits
     device: torch.device
     attention: LaneAttentionBackend
+    group: int
+    """Query heads a KV head."""
     logits_RV: torch.Tensor
     """Of as many rows as a step can sample."""
     token_ids_R: torch.Tensor
@@ -72,6 +74,7 @@ def make_step_parts(
             block_size=limits.block_size,
             workspace=_attention_workspace(limits, kv_caches[0][0], num_heads=model.config.num_heads),
         ),
+        group=model.config.num_heads // model.config.num_kv_heads,
         logits_RV=model.embedding.weight.new_empty((max_rows, limits.vocab_size)),
         token_ids_R=torch.zeros(max_rows, dtype=torch.int32, device=device),
     )
@@ -80,7 +83,8 @@ def make_step_parts(
 def staging_words(limits: TableLimits) -> int:
     """Tell how many words the largest upload takes: of a mixed step, of admissions, of a decode step."""
     alignment = 128
-    mixed = 2 * limits.max_num_batched_tokens + 7 * limits.max_num_seqs
+    # Two words a token, and two a tile, of which each has at least one token; nine a row.
+    mixed = 4 * limits.max_num_batched_tokens + 9 * limits.max_num_seqs
     return (
         max(mixed, 16 * limits.max_num_seqs, DecodeLayout(num_rows=limits.max_num_seqs).num_words) + alignment
     )

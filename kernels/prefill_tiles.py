@@ -1,0 +1,124 @@
+"""Cuts prefill rows into tiles of tokens: which programs of a launch compute what.
+
+A list of tiles instead of a grid of rows, so that a captured launch of a fixed number of programs serves
+any rows, and the heaviest tiles start first. Needs no Triton; knows nothing about what a tile computes.
+
+Legend: R rows, I tiles, padding included; N blocks, S block size, K KV heads, D head dim.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+Int32Array = npt.NDArray[np.int32]
+
+PADDING_ROW = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillConfig:
+    """One launch's shape."""
+
+    num_queries: int
+    """Tokens times heads of the group that one program computes: a power of two, at least 16."""
+    tile_size: int
+    """Cells whose K and V are loaded at once: a power of two, at least 16."""
+    num_warps: int
+    num_stages: int
+    has_descriptors: bool = False
+    """Load whole tiles with the tensor memory accelerator: where blocks hold whole tiles."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillTiles:
+    """Which tile of which row each program of a launch computes."""
+
+    tiles_I2: torch.Tensor
+    """int32, from prefill_tiles: row and first token. A captured launch reads it at each replay."""
+    config: PrefillConfig
+    """Whose tiles they are."""
+
+
+def make_prefill_tiles(
+    cu_seqlens_q: torch.Tensor, seq_lens_R: torch.Tensor, *, config: PrefillConfig, group: int
+) -> PrefillTiles:
+    """Cut rows into tiles; waits for the device, so that a runner makes its own beforehand.
+
+    Args:
+        cu_seqlens_q: as paged_prefill's.
+        seq_lens_R: as paged_prefill's.
+        config: the launch's.
+        group: query heads a KV head.
+    """
+    tiles = prefill_tiles(
+        np.diff(cu_seqlens_q.cpu().numpy()),
+        seq_lens_R.cpu().numpy(),
+        tokens_per_tile=tokens_per_tile(config, group),
+    )
+    return PrefillTiles(tiles_I2=torch.from_numpy(tiles).to(cu_seqlens_q.device), config=config)
+
+
+def tokens_per_tile(config: PrefillConfig, group: int) -> int:
+    """Tell how many of a row's tokens one program computes.
+
+    Raises:
+        ValueError: not one.
+    """
+    if config.num_queries < group:
+        raise ValueError(f"tiles of {config.num_queries} queries do not hold a group of {group} heads")
+    return config.num_queries // group
+
+
+def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group: int) -> PrefillConfig:
+    """Choose a launch's shape.
+
+    Args:
+        max_seqlen_q: the most tokens that a row computes.
+        cache_NSKD: for its shape and dtype.
+        group: query heads a KV head.
+    """
+    bytes_per_cell = next_power_of_2(cache_NSKD.shape[3]) * cache_NSKD.element_size()
+    is_wide = bytes_per_cell > 256
+    fewest = next_power_of_2(max(16, group))
+    num_queries = min(64 if is_wide else 128, next_power_of_2(max_seqlen_q * group))
+    # Tiles of 32 cells leave registers for three stages: on an H200, 64 prompts of 1,024 tokens take
+    # 863 us a layer, with tiles of 64 and two stages 920 to 1,200 (benchmarks/kernels/paged_prefill.py).
+    tile_size = 32
+    while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
+        tile_size //= 2
+    return PrefillConfig(num_queries=max(num_queries, fewest), tile_size=tile_size, num_warps=4, num_stages=3)
+
+
+def next_power_of_2(number: int) -> int:
+    """Return the smallest power of two that is not less; number is at least 1."""
+    return 1 << (number - 1).bit_length()
+
+
+def prefill_tiles(
+    query_lens: Int32Array, seq_lens: Int32Array, *, tokens_per_tile: int, num_tiles: int | None = None
+) -> Int32Array:
+    """Return (I, 2): each tile's row, and its first token counted from the row's first new one.
+
+    Tiles with the longest context come first: the last to start are then short.
+
+    Args:
+        query_lens: (R,): new tokens of each row.
+        seq_lens: (R,): context length of each row, its new tokens included.
+        tokens_per_tile: of one program, at least 1.
+        num_tiles: I: what is over is padding, of row -1. None: as many as there are.
+    """
+    tiles_per_row = -(-query_lens // tokens_per_tile)
+    num_real = int(tiles_per_row.sum())
+    num_tiles = num_real if num_tiles is None else num_tiles
+    assert num_real <= num_tiles, f"{num_real} tiles, but the launch has {num_tiles}"
+    row = np.repeat(np.arange(len(query_lens), dtype=np.int32), tiles_per_row)
+    first_of_row = np.repeat(np.cumsum(tiles_per_row) - tiles_per_row, tiles_per_row)
+    first_token = (np.arange(num_real) - first_of_row) * tokens_per_tile
+    num_seen = seq_lens[row] - query_lens[row] + np.minimum(first_token + tokens_per_tile, query_lens[row])
+    order = np.argsort(-num_seen, kind="stable")
+    tiles = np.full((num_tiles, 2), PADDING_ROW, np.int32)
+    tiles[:num_real, 0] = row[order]
+    tiles[:num_real, 1] = first_token[order]
+    return tiles

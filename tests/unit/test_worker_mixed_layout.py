@@ -1,0 +1,135 @@
+"""The arrays of a step with prefill rows, padded and not, against values worked out by hand."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.worker_steps import admission, step
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.mixed_layout import (
+    MixedShape,
+    captured_token_counts,
+    choose_token_count,
+    exact_shape,
+    mixed_arrays,
+    padded_shape,
+    padding_arrays,
+)
+from worker_svc.batch.sequence_table import SequenceTable
+
+LIMITS = TableLimits(
+    block_size=4,
+    num_blocks=100,
+    max_num_seqs=8,
+    max_num_batched_tokens=64,
+    max_model_len=32,
+    vocab_size=100,
+)
+
+
+def mixed_batch() -> InputBatch:
+    """Lane 1 decodes at position 8; lanes 5 and 3 prefill 6 and 2 tokens; lane 5 samples nothing yet."""
+    table = SequenceTable(LIMITS)
+    table.apply(step(1, [(1, 8, True)], admissions=(admission(1, 8, (3, 4, 5)),)))
+    rows = [(5, 6, False), (1, 1, True), (3, 2, True)]
+    admissions = (admission(5, 7, (9, 10)), admission(3, 2, (12,)))
+    return InputBatch(table, table.apply(step(2, rows, admissions=admissions)))
+
+
+def tiles_of_four(query_lens: Any, seq_lens: Any, num_tiles: int) -> Any:
+    """Note what was asked for, as numbers that can be found again."""
+    noted = [*query_lens, *seq_lens, num_tiles]
+    return np.array([*noted, *[0] * (2 * num_tiles - len(noted))], np.int32).reshape(-1, 2)
+
+
+def as_lists(arrays: dict[str, Any]) -> dict[str, list[int]]:
+    assert {array.dtype for array in arrays.values()} == {np.dtype(np.int32)}
+    return {name: array.tolist() for name, array in arrays.items()}
+
+
+def test_a_step_as_it_is() -> None:
+    batch = mixed_batch()
+    shape = exact_shape(batch, tokens_per_tile=4)
+    assert shape == MixedShape(
+        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=2
+    )
+    assert as_lists(mixed_arrays(batch, shape, make_tiles=tiles_of_four)) == {
+        "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3],
+        "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1],
+        "lanes": [1, 5, 3],
+        "seq_lens": [9, 6, 2],
+        "cu_seqlens": [1, 7, 9],
+        "tiles": [6, 2, 6, 2, 3, 0],
+        "token_rows": [0, 8],
+        "sampling_lanes": [1, 3],
+        "last_positions": [8, 1],
+    }
+
+
+def test_a_padded_step() -> None:
+    shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    assert as_lists(mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)) == {
+        "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3, -1, -1, -1],
+        "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1, 0, 0, 0],
+        "lanes": [1, -1, -1, 5, 3, 0, 0],
+        "seq_lens": [9, 0, 0, 6, 2, 0, 0],
+        "cu_seqlens": [1, 7, 9, 9, 9],
+        "tiles": [6, 2, 6, 2, 3, 0],
+        "token_rows": [0, 8, 0],
+        "sampling_lanes": [1, 3, -1],
+        "last_positions": [8, 1, 0],
+    }
+
+
+def test_padding_alone_has_the_sizes_of_a_step() -> None:
+    shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    padding, real = padding_arrays(shape), mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)
+    assert list(padding) == list(real)
+    assert [array.shape for array in padding.values()] == [array.shape for array in real.values()]
+    assert padding["token_lanes"].tolist() == [-1] * 12
+    assert padding["tiles"].tolist() == [-1] * 6
+    assert padding["cu_seqlens"].tolist() == [0] * 5
+
+
+def test_a_step_that_does_not_fit_is_a_bug() -> None:
+    shape = MixedShape(num_tokens=8, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    with pytest.raises(AssertionError, match="9 values do not fit into 8"):
+        mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
+def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
+    """As many rows as can be, each a token more than whole tiles."""
+    shape = padded_shape(num_tokens, max_num_seqs=8, tokens_per_tile=4)
+    assert shape.num_decode_rows == min(8, num_tokens)
+    most_rows = min(8, num_tokens // 2)
+    assert shape.num_prefill_rows >= most_rows
+    for num_rows in range(1, most_rows + 1):
+        lens = [2] * num_rows
+        lens[0] += num_tokens - sum(lens)
+        assert sum(-(-length // 4) for length in lens) <= shape.num_tiles
+    assert shape.num_sampling == 8
+
+
+def test_captured_counts() -> None:
+    counts = captured_token_counts(16384)
+    assert counts[:4] == (16, 32, 64, 128)
+    assert counts[-2:] == (7680, 8192)
+    assert list(counts) == sorted(set(counts))
+    # No step is padded by more than half of what it has, beyond the smallest.
+    assert all(larger <= 2 * smaller for smaller, larger in pairwise(counts))
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"), [(8, (8,)), (48, (16, 32, 48)), (64, (16, 32, 64)), (200, (16, 32, 64, 128, 200))]
+)
+def test_the_last_count_is_the_largest_step(most: int, expected: tuple[int, ...]) -> None:
+    assert captured_token_counts(most) == expected
+
+
+def test_choosing_a_count() -> None:
+    assert [choose_token_count(number, (16, 32)) for number in (1, 16, 17, 32, 33)] == [16, 16, 32, 32, None]
+    assert choose_token_count(1, ()) is None

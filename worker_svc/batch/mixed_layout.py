@@ -1,0 +1,134 @@
+"""Lays a step with prefill rows out as arrays of fixed sizes, so that one captured graph serves many steps.
+
+Decode rows come first and are padded up to a limit, then prefill rows, cut into tiles, padded too. A
+step that is not captured has the same arrays without padding. Knows nothing about graphs or devices.
+Legend: T packed tokens, D decode rows, R prefill rows, I tiles, S sampling rows, padding included.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.padding import PADDING_LANE
+from worker_svc.batch.step import Int32Array
+
+_SMALLEST = (16, 32, 64)
+_STEPS = ((128, 1024), (256, 2048), (512, 8192))
+"""(distance, up to): padding costs the device less than a launch of each kernel costs the host."""
+
+MakeTiles = Callable[[Int32Array, Int32Array, int], Int32Array]
+"""Cuts rows of (new tokens, context lengths) into so many tiles: (I, 2)."""
+
+
+def captured_token_counts(max_num_batched_tokens: int) -> tuple[int, ...]:
+    """List the numbers of tokens to capture, ascending; larger steps keep a device busy as they are."""
+    sizes, last = list(_SMALLEST), 0
+    for distance, end in _STEPS:
+        sizes += range(last + distance, end + 1, distance)
+        last = end
+    fitting = [size for size in sizes if size < max_num_batched_tokens]
+    return (*fitting, max_num_batched_tokens) if max_num_batched_tokens <= last else tuple(fitting)
+
+
+def choose_token_count(num_tokens: int, counts: tuple[int, ...]) -> int | None:
+    """Choose the smallest captured number that holds so many tokens; None: none does."""
+    index = bisect_left(counts, num_tokens)
+    return counts[index] if index < len(counts) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixedShape:
+    """Sizes of a step's arrays."""
+
+    num_tokens: int
+    num_decode_rows: int
+    num_prefill_rows: int
+    num_tiles: int
+    num_sampling: int
+
+
+def padded_shape(num_tokens: int, *, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
+    """Return the shape that holds every step of at most so many tokens and rows."""
+    num_prefill_rows = max(1, min(max_num_seqs, num_tokens // 2))
+    return MixedShape(
+        num_tokens=num_tokens,
+        num_decode_rows=min(max_num_seqs, num_tokens),
+        num_prefill_rows=num_prefill_rows,
+        num_tiles=num_tokens // tokens_per_tile + num_prefill_rows,
+        num_sampling=max_num_seqs,
+    )
+
+
+def exact_shape(batch: InputBatch, *, tokens_per_tile: int) -> MixedShape:
+    """Return the shape of this step without padding."""
+    prefill_lens = batch.query_lens[batch.num_decode_rows :]
+    return MixedShape(
+        num_tokens=batch.num_tokens,
+        num_decode_rows=batch.num_decode_rows,
+        num_prefill_rows=batch.num_rows - batch.num_decode_rows,
+        num_tiles=int((-(-prefill_lens // tokens_per_tile)).sum()),
+        num_sampling=len(batch.sampling.lanes),
+    )
+
+
+def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles) -> dict[str, Int32Array]:
+    """Return what the device is told of the step, each array as large as the shape says.
+
+    Returns:
+        token_lanes (T), positions (T), lanes (D + R), seq_lens (D + R), cu_seqlens (R + 1), tiles
+        (2 I), token_rows (S), sampling_lanes (S), last_positions (S). Padding among tokens and
+        decode rows has lane -1; no tile has a padded prefill row.
+    """
+    num_decode, sampling = batch.num_decode_rows, batch.sampling
+    is_padded_decode = shape.num_decode_rows - num_decode
+    lanes, seq_lens, bounds = batch.lanes, batch.seq_lens, batch.cu_seqlens_q[num_decode:]
+    num_over = shape.num_prefill_rows - (batch.num_rows - num_decode)
+    tiles = make_tiles(batch.query_lens[num_decode:], seq_lens[num_decode:], shape.num_tiles)
+    return {
+        "token_lanes": _padded(batch.token_lanes, shape.num_tokens, PADDING_LANE),
+        "positions": _padded(batch.positions, shape.num_tokens, 0),
+        "lanes": np.concatenate(
+            (
+                _padded(lanes[:num_decode], num_decode + is_padded_decode, PADDING_LANE),
+                _padded(lanes[num_decode:], shape.num_prefill_rows, 0),
+            )
+        ),
+        "seq_lens": np.concatenate(
+            (
+                _padded(seq_lens[:num_decode], num_decode + is_padded_decode, 0),
+                _padded(seq_lens[num_decode:], shape.num_prefill_rows, 0),
+            )
+        ),
+        "cu_seqlens": _padded(bounds, len(bounds) + num_over, int(bounds[-1])),
+        "tiles": tiles.ravel(),
+        "token_rows": _padded(sampling.token_rows, shape.num_sampling, 0),
+        "sampling_lanes": _padded(sampling.lanes, shape.num_sampling, PADDING_LANE),
+        "last_positions": _padded(sampling.positions - 1, shape.num_sampling, 0),
+    }
+
+
+def padding_arrays(shape: MixedShape) -> dict[str, Int32Array]:
+    """Return a step that is padding only."""
+    num_rows = shape.num_decode_rows + shape.num_prefill_rows
+    filled = {
+        "token_lanes": (shape.num_tokens, PADDING_LANE),
+        "positions": (shape.num_tokens, 0),
+        "lanes": (num_rows, PADDING_LANE),
+        "seq_lens": (num_rows, 0),
+        "cu_seqlens": (shape.num_prefill_rows + 1, 0),
+        "tiles": (2 * shape.num_tiles, PADDING_LANE),
+        "token_rows": (shape.num_sampling, 0),
+        "sampling_lanes": (shape.num_sampling, PADDING_LANE),
+        "last_positions": (shape.num_sampling, 0),
+    }
+    return {name: np.full(size, value, np.int32) for name, (size, value) in filled.items()}
+
+
+def _padded(values: np.ndarray[tuple[int], np.dtype[np.signedinteger]], size: int, fill: int) -> Int32Array:
+    assert len(values) <= size, f"{len(values)} values do not fit into {size}"
+    padded = np.full(size, fill, np.int32)
+    padded[: len(values)] = values
+    return padded
