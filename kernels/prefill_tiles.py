@@ -1,7 +1,7 @@
 """Cuts prefill rows into tiles of tokens: which programs of a launch compute what.
 
 A list of tiles instead of a grid of rows, so that a captured launch of a fixed number of programs serves
-any rows, and the heaviest tiles start first. Needs no Triton; knows nothing about what a tile computes.
+any rows, and heavy tiles start first. Needs no Triton; knows nothing about what a tile computes.
 
 Legend: R rows, I tiles, padding included; N blocks, S block size, K KV heads, D head dim.
 """
@@ -101,7 +101,8 @@ def prefill_tiles(
 ) -> Int32Array:
     """Return (I, 2): each tile's row, and its first token counted from the row's first new one.
 
-    Tiles with the longest context come first: the last to start are then short.
+    Rows with the longest context come first, and of a row its last tile: the last to start are then
+    short, and a row's tiles run together and find its K and V in the L2 cache.
 
     Args:
         query_lens: (R,): new tokens of each row.
@@ -116,8 +117,7 @@ def prefill_tiles(
     row = np.repeat(np.arange(len(query_lens), dtype=np.int32), tiles_per_row)
     first_of_row = np.repeat(np.cumsum(tiles_per_row) - tiles_per_row, tiles_per_row)
     first_token = (np.arange(num_real) - first_of_row) * tokens_per_tile
-    num_seen = seq_lens[row] - query_lens[row] + np.minimum(first_token + tokens_per_tile, query_lens[row])
-    order = np.argsort(-num_seen, kind="stable")
+    order = np.lexsort((-first_token, row, -seq_lens[row]))
     tiles = np.full((num_tiles, 2), PADDING_ROW, np.int32)
     tiles[:num_real, 0] = row[order]
     tiles[:num_real, 1] = first_token[order]

@@ -75,6 +75,23 @@ class LaneSampling:
     """int32; the first num_stop_ids count."""
 
 
+WORD_DTYPES = {
+    "temperature": torch.float32,
+    "top_k": torch.int32,
+    "top_p": torch.float32,
+    "min_p": torch.float32,
+    "presence": torch.float32,
+    "frequency": torch.float32,
+    "repetition": torch.float32,
+    "num_prompt": torch.int32,
+    "min_tokens": torch.int32,
+    "num_logprobs_plus_one": torch.int32,
+    "num_biases": torch.int32,
+    "num_stop_ids": torch.int32,
+}
+"""A lane's parameters of four bytes; LaneSampling describes them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerWorkspace:
     """Memory that launches in stream order share; its content means nothing between them."""
@@ -102,28 +119,37 @@ class SamplerWorkspace:
     """int32: tokens of one row's history by id. All 0 between rows: who reads one puts 0 back."""
 
 
-def allocate_lane_sampling(num_lanes: int, device: torch.device | str) -> LaneSampling:
-    """Return tables in which every lane is greedy and without options."""
+def allocate_lane_words(num_lanes: int, device: torch.device | str) -> torch.Tensor:
+    """Return words_CL for allocate_lane_sampling: the parameters of WORD_DTYPES, a row each, as int32."""
+    return torch.zeros((len(WORD_DTYPES), num_lanes), dtype=torch.int32, device=device)
+
+
+def allocate_lane_sampling(
+    num_lanes: int, device: torch.device | str, words_CL: torch.Tensor | None = None
+) -> LaneSampling:
+    """Return tables in which every lane is greedy and without options.
+
+    Args:
+        num_lanes: L.
+        device: where they lie.
+        words_CL: holds the parameters of one word, so that its owner writes a lane's with one copy.
+    """
+    words_CL = allocate_lane_words(num_lanes, device) if words_CL is None else words_CL
+    words = {
+        f"{name}_L": row_L.view(dtype)
+        for (name, dtype), row_L in zip(WORD_DTYPES.items(), words_CL, strict=True)
+    }
+    words["top_p_L"].fill_(1)
+    words["repetition_L"].fill_(1)
 
     def zeros(dtype: torch.dtype, *columns: int) -> torch.Tensor:
         return torch.zeros((num_lanes, *columns), dtype=dtype, device=device)
 
     return LaneSampling(
-        temperature_L=zeros(torch.float32),
-        top_k_L=zeros(torch.int32),
-        top_p_L=zeros(torch.float32) + 1,
-        min_p_L=zeros(torch.float32),
+        **words,
         seed_L=zeros(torch.int64),
-        presence_L=zeros(torch.float32),
-        frequency_L=zeros(torch.float32),
-        repetition_L=zeros(torch.float32) + 1,
-        num_prompt_L=zeros(torch.int32),
-        min_tokens_L=zeros(torch.int32),
-        num_logprobs_plus_one_L=zeros(torch.int32),
-        num_biases_L=zeros(torch.int32),
         bias_token_ids_LX=zeros(torch.int32, MAX_BIASES),
         bias_values_LX=zeros(torch.float32, MAX_BIASES),
-        num_stop_ids_L=zeros(torch.int32),
         stop_token_ids_LY=zeros(torch.int32, MAX_STOP_IDS),
     )
 

@@ -1,7 +1,7 @@
 """The residual stream of a fused forward pass: projections read it normalized, and add to it.
 
-A sum may wait for the norm that comes next, which then does both; a few rows go through kernels that
-do norm, projection and gate or sum at once. Knows nothing about layers or attention.
+cuBLAS adds where it projects; a few rows go through kernels that do norm, projection and gate or sum at
+once. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
 head dim, F intermediate, G = 2 * F.
@@ -54,7 +54,6 @@ class Workspace:
 
     residual_TE: torch.Tensor
     normed_TE: torch.Tensor
-    projected_TE: torch.Tensor
     qkv_TX: torch.Tensor
     q_THD: torch.Tensor
     attended_THD: torch.Tensor
@@ -78,7 +77,6 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
     return Workspace(
         residual_TE=rows(config.hidden_size),
         normed_TE=rows(config.hidden_size),
-        projected_TE=rows(config.hidden_size),
         qkv_TX=rows((num_heads + 2 * num_kv_heads) * head_dim),
         q_THD=rows(num_heads, head_dim),
         attended_THD=rows(num_heads, head_dim),
@@ -94,17 +92,11 @@ class ResidualStream:
         """Take memory whose residual is filled."""
         self.work = work
         self._eps = eps
-        self._is_sum_waiting = False
-        """Whether the projected numbers are still to be added to the residual."""
 
     def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
-        """Return the normalized residual, whatever waits added first."""
+        """Return the normalized residual."""
         work = self.work
-        x_TE, residual_TE = (
-            (work.projected_TE, work.residual_TE) if self._is_sum_waiting else (work.residual_TE, None)
-        )
-        self._is_sum_waiting = False
-        return add_rms_norm(x_TE, residual_TE, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
+        return add_rms_norm(work.residual_TE, None, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
 
     def project(
         self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, is_small: bool
@@ -113,10 +105,9 @@ class ResidualStream:
         if not is_small:
             projection(self.normed(norm_E), out_TO)
             return
-        x_TE, fused_norm_E = self._small_input(norm_E)
         norm_linear(
-            x_TE,
-            fused_norm_E,
+            self.work.residual_TE,
+            norm_E,
             projection.weight_OI,
             self._eps,
             out=out_TO,
@@ -131,26 +122,16 @@ class ResidualStream:
             gate_up(self.normed(norm_E), work.gate_up_TG)
             silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
             return
-        x_TE, fused_norm_E = self._small_input(norm_E)
         norm_gate_up_silu(
-            x_TE, fused_norm_E, gate_up.weight_OI, self._eps, out=work.gated_TF, is_dependent=True
+            work.residual_TE, norm_E, gate_up.weight_OI, self._eps, out=work.gated_TF, is_dependent=True
         )
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, is_small: bool) -> None:
-        """Add the projection of x to the residual, now or with the next norm."""
-        assert not self._is_sum_waiting, "each sum is taken along by the norm after it"
+        """Add the projection of x to the residual."""
+        residual_TE = self.work.residual_TE
         if is_small:
-            linear_add(
-                x_TI,
-                projection.weight_OI,
-                self.work.residual_TE,
-                bias_O=projection.bias_O,
-                is_dependent=True,
-            )
-        else:
-            projection(x_TI, self.work.projected_TE)
-            self._is_sum_waiting = True
-
-    def _small_input(self, norm_E: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return what to project, and the norm that is still to be applied to it."""
-        return (self.normed(norm_E), None) if self._is_sum_waiting else (self.work.residual_TE, norm_E)
+            linear_add(x_TI, projection.weight_OI, residual_TE, bias_O=projection.bias_O, is_dependent=True)
+            return
+        if projection.bias_O is not None:
+            residual_TE.add_(projection.bias_O)
+        torch.addmm(residual_TE, x_TI, projection.weight_IO, out=residual_TE)

@@ -20,11 +20,9 @@ def int32(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     return np.array(numbers, np.int32)
 
 
-def test_tiles_with_the_longest_context_come_first() -> None:
-    # Row 0: 5 new tokens after 10; row 1: 3 of 3; row 2: 4 after 8. Tiles of 2 tokens see, row by row:
-    # 12, 14, 15; 2, 3; 10, 12.
-    tiles = prefill_tiles(int32(5, 3, 4), int32(15, 3, 12), tokens_per_tile=2)
-    assert tiles.tolist() == [[0, 4], [0, 2], [0, 0], [2, 2], [2, 0], [1, 2], [1, 0]]
+def test_rows_with_the_longest_context_come_first_and_of_a_row_its_last_tile() -> None:
+    tiles = prefill_tiles(int32(3, 5, 4, 2), int32(3, 15, 12, 12), tokens_per_tile=2)
+    assert tiles.tolist() == [[1, 4], [1, 2], [1, 0], [2, 2], [2, 0], [3, 0], [0, 2], [0, 0]]
 
 
 def test_padding_has_no_row() -> None:

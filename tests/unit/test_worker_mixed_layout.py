@@ -39,7 +39,7 @@ def mixed_batch() -> InputBatch:
     return InputBatch(table, table.apply(step(2, rows, admissions=admissions)))
 
 
-def tiles_of_four(query_lens: Any, seq_lens: Any, num_tiles: int) -> Any:
+def tiles_of_four(query_lens: Any, seq_lens: Any, *, num_tiles: int) -> Any:
     """Note what was asked for, as numbers that can be found again."""
     noted = [*query_lens, *seq_lens, num_tiles]
     return np.array([*noted, *[0] * (2 * num_tiles - len(noted))], np.int32).reshape(-1, 2)

@@ -19,8 +19,8 @@ _SMALLEST = (16, 32, 64)
 _STEPS = ((128, 1024), (256, 2048), (512, 8192))
 """(distance, up to): padding costs the device less than a launch of each kernel costs the host."""
 
-MakeTiles = Callable[[Int32Array, Int32Array, int], Int32Array]
-"""Cuts rows of (new tokens, context lengths) into so many tiles: (I, 2)."""
+MakeTiles = Callable[..., Int32Array]
+"""Cuts rows of (new tokens, context lengths) into ``num_tiles`` tiles: (I, 2)."""
 
 
 def captured_token_counts(max_num_batched_tokens: int) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles)
     is_padded_decode = shape.num_decode_rows - num_decode
     lanes, seq_lens, bounds = batch.lanes, batch.seq_lens, batch.cu_seqlens_q[num_decode:]
     num_over = shape.num_prefill_rows - (batch.num_rows - num_decode)
-    tiles = make_tiles(batch.query_lens[num_decode:], seq_lens[num_decode:], shape.num_tiles)
+    tiles = make_tiles(batch.query_lens[num_decode:], seq_lens[num_decode:], num_tiles=shape.num_tiles)
     return {
         "token_lanes": _padded(batch.token_lanes, shape.num_tokens, PADDING_LANE),
         "positions": _padded(batch.positions, shape.num_tokens, 0),

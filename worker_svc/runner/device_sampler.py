@@ -1,7 +1,8 @@
 """Samples on the device from lane tables, so that a step uploads no parameter.
 
 Writes a lane's parameters when it is admitted. Knows nothing about the model.
-Legend: L lanes, R sampling rows, V vocabulary, K log-probabilities of a row, A admissions, P positions.
+Legend: L lanes, R sampling rows, V vocabulary, K log-probabilities of a row, A admissions, P positions,
+C parameters of one word.
 """
 
 from collections.abc import Iterator
@@ -14,8 +15,10 @@ import torch
 from kernels.device_sampler import sample_decode
 from kernels.sampler_tables import (
     MAX_LOGPROBS,
+    WORD_DTYPES,
     SamplerFlavour,
     allocate_lane_sampling,
+    allocate_lane_words,
     allocate_sampler_workspace,
 )
 from worker_svc.batch.checks import TableLimits
@@ -37,7 +40,8 @@ class DeviceSampler:
         writer: RowWriter,
         device: torch.device,
     ) -> None:
-        self._tables = allocate_lane_sampling(limits.max_num_seqs, device)
+        self._words_CL = allocate_lane_words(limits.max_num_seqs, device)
+        self._tables = allocate_lane_sampling(limits.max_num_seqs, device, self._words_CL)
         self._token_pool_LP = token_pool_LP
         self._upload = upload
         self._writer = writer
@@ -54,10 +58,11 @@ class DeviceSampler:
         if not admissions:
             return
         arrays = admitted_parameters(admissions)
-        on_device = self._upload.upload(arrays)
-        lanes_A = on_device.pop("lanes")
-        for name, values_A in on_device.items():
-            getattr(self._tables, f"{name}_L").index_copy_(0, lanes_A, values_A)
+        words = np.concatenate([arrays.pop(name).view(np.int32) for name in WORD_DTYPES])
+        on_device = self._upload.upload({**arrays, "words": words})
+        lanes_A, words_CA = on_device["lanes"], on_device["words"].view(-1, len(admissions))
+        self._words_CL.index_copy_(1, lanes_A, words_CA)
+        self._tables.seed_L.index_copy_(0, lanes_A, on_device["seed"])
         self._writer.write(write for admission in admissions for write in self._list_writes(admission))
 
     def sample(

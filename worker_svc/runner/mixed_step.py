@@ -7,6 +7,7 @@ Legend: T packed tokens, R sampling rows.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -30,7 +31,6 @@ from worker_svc.batch.mixed_layout import (
     padded_shape,
     padding_arrays,
 )
-from worker_svc.batch.step import Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.step_parts import StepParts
 
@@ -116,11 +116,7 @@ class MixedStep:
         )
 
     def _upload(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> Uploaded:
-        num_tokens = tokens_per_tile(config, self._parts.group)
-
-        def make_tiles(query_lens: Int32Array, seq_lens: Int32Array, num_tiles: int) -> Int32Array:
-            return prefill_tiles(query_lens, seq_lens, tokens_per_tile=num_tokens, num_tiles=num_tiles)
-
+        make_tiles = partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
         return self._parts.upload.upload(mixed_arrays(batch, shape, make_tiles=make_tiles))
 
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> torch.Tensor:
