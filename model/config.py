@@ -5,7 +5,9 @@ nothing about tensors, and imports no torch: the scheduler service uses it too.
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -81,13 +83,23 @@ def read_model_config(folder: Path) -> ModelConfig:
     """
     path = folder / CONFIG_FILE
     raw = _read_json(path)
+    with _naming(path):
+        config = _parse(raw)
+    eos_path, value = _find_eos_token_id(folder, raw)
+    with _naming(eos_path):
+        return replace(config, eos_token_ids=_check_eos_token_ids(value))
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file that holds what is refused."""
     try:
-        return _parse(raw, _read_eos_token_ids(folder, raw))
+        yield
     except ModelFolderError as error:
         raise ModelFolderError(f"{path}: {error}") from error
 
 
-def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
+def _parse(raw: dict[str, Any]) -> ModelConfig:
     architecture = _architecture(raw)
     _refuse_unsupported(raw)
     is_qwen3 = architecture == "Qwen3ForCausalLM"
@@ -111,7 +123,7 @@ def _parse(raw: dict[str, Any], eos_token_ids: tuple[int, ...]) -> ModelConfig:
         is_tied=_get(raw, "tie_word_embeddings", bool, default=False),
         has_qk_norm=is_qwen3,
         has_attention_bias=_get(raw, "attention_bias", bool, default=False),
-        eos_token_ids=eos_token_ids,
+        eos_token_ids=(),
         dtype=_dtype(raw),
     )
 
@@ -181,12 +193,14 @@ def _dtype(raw: dict[str, Any]) -> str:
     return value
 
 
-def _read_eos_token_ids(folder: Path, raw: dict[str, Any]) -> tuple[int, ...]:
-    """Return the end-of-sequence ids: generation_config.json's where it names any, else config.json's."""
+def _find_eos_token_id(folder: Path, raw: dict[str, Any]) -> tuple[Path, object]:
+    """Find what generation_config.json says, or else config.json; return which one, and what."""
     path = folder / GENERATION_CONFIG_FILE
     value = _read_json(path).get("eos_token_id") if path.exists() else None
-    if value is None:
-        value = raw.get("eos_token_id")
+    return (folder / CONFIG_FILE, raw.get("eos_token_id")) if value is None else (path, value)
+
+
+def _check_eos_token_ids(value: object) -> tuple[int, ...]:
     ids = value if isinstance(value, list) else [] if value is None else [value]
     if any(type(token_id) is not int for token_id in ids):
         raise ModelFolderError(f"eos_token_id is {value!r}, but must be an integer or a list of integers")

@@ -49,7 +49,7 @@ class SchedulerConfig:
     max_num_waiting: int = 4096
     """Requests that may wait for their first step; one more is refused as RESOURCE_EXHAUSTED."""
     max_message_mib: int = 64
-    """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
+    """Largest gRPC message to or from clients, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
     drain_seconds: float = 30.0
     """How long a stop waits for running requests."""
     step_limit_seconds: float = 10.0

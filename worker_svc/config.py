@@ -52,8 +52,6 @@ class WorkerConfig:
     """Threads that torch computes with on the CPU. 0: torch's own choice."""
     max_steps_in_flight: int = MAX_STEPS_IN_FLIGHT
     """Steps that the engine may send ahead of their results."""
-    max_message_mib: int = 64
-    """Largest gRPC message, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
     stuck_step_seconds: float = 60.0
     """A step that runs for this long after its engine gave it up ends the worker, with exit code 3."""
     log_level: str = "info"
@@ -67,7 +65,6 @@ class WorkerConfig:
         self._check_range("max_num_seqs", 1, 65536)
         self._check_range("max_num_batched_tokens", self.max_num_seqs, 2**24)
         self._check_range("max_steps_in_flight", 1, MAX_STEPS_IN_FLIGHT)
-        self._check_range("max_message_mib", 1, 2047)
         self._check_range("torch_threads", 0, 1024)
         for option in ("num_blocks", "max_model_len"):
             self._check_range(option, 0, 2**31 - 1)

@@ -32,7 +32,6 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
     options = ServerOptions(
         host=config.host,
         port=config.port,
-        max_message_mib=config.max_message_mib,
         stuck_step_seconds=config.stuck_step_seconds,
     )
 

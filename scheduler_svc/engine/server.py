@@ -97,7 +97,6 @@ def link_options_of(config: SchedulerConfig) -> tuple[LinkOptions, ...]:
             group=group,
             address=address,
             max_steps_in_flight=config.max_steps_in_flight,
-            max_message_bytes=config.max_message_bytes,
             step_limits=step_limits,
             silence_seconds=config.silence_limit_seconds,
         )

@@ -62,7 +62,6 @@ class LinkOptions:
     """Number of the worker group, which every event carries."""
     address: str
     max_steps_in_flight: int
-    max_message_bytes: int
     step_limits: StepLimits
     """How long a step may be the oldest in flight."""
     silence_seconds: float
@@ -165,8 +164,9 @@ class WorkerLink:
         self._outgoing.put_nowait(self._hello)
         # A channel of its own for each epoch: nothing of a broken one is reused, its backoff least.
         channel_options = (
-            ("grpc.max_receive_message_length", self._options.max_message_bytes),
-            ("grpc.max_send_message_length", self._options.max_message_bytes),
+            # Both ends are ours; what clients may send is limited where it comes in.
+            ("grpc.max_receive_message_length", -1),
+            ("grpc.max_send_message_length", -1),
             ("grpc.use_local_subchannel_pool", 1),
         )
         async with grpc.aio.insecure_channel(self.address, options=channel_options) as channel:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -176,6 +177,23 @@ def test_a_second_signal_kills_what_does_not_stop(start_serve: StartServe, tmp_p
     assert process.returncode == 1
     assert "error: the worker did not stop in time and was killed" in stderr.splitlines()
     assert "worker ended" not in log_of(tmp_path)
+
+
+def test_a_port_that_is_taken_is_told_before_the_worker_loads(
+    start_serve: StartServe, tmp_path: Path
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = start_serve("ok", "--port", port)
+        stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == (2, "")
+    assert stderr == (
+        f"error: --port is '127.0.0.1:{port}', but must be an address that can be listened on "
+        "(Address already in use)\n"
+    )
+    assert not (tmp_path / "log").exists()
 
 
 def test_a_stop_while_starting(start_serve: StartServe, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ class Served:
     def __init__(self, runner: FakeModelRunner) -> None:
         self.runner = runner
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        options = ServerOptions(host="127.0.0.1", port=0, max_message_mib=1, stuck_step_seconds=0.3)
+        options = ServerOptions(host="127.0.0.1", port=0, stuck_step_seconds=0.3)
         worker = LoadedWorker(
             info=INFO, executor=StepExecutor(LIMITS, runner), check_device=self.check_device
         )

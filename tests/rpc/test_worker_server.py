@@ -61,7 +61,7 @@ async def test_no_stream_is_taken_while_the_model_loads() -> None:
         assert may_load.wait(10)
         return loaded()
 
-    options = ServerOptions(host="127.0.0.1", port=port, max_message_mib=1)
+    options = ServerOptions(host="127.0.0.1", port=port)
     task = asyncio.create_task(serve(options, load, announce=lines.put_nowait, stop=stop))
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         assert await health_of(channel) == [health_pb2.HealthCheckResponse.NOT_SERVING] * 2
@@ -84,7 +84,7 @@ async def test_a_model_that_does_not_load_ends_the_server() -> None:
     def load() -> LoadedWorker:
         raise MemoryBudgetError("too small")
 
-    options = ServerOptions(host="127.0.0.1", port=0, max_message_mib=1)
+    options = ServerOptions(host="127.0.0.1", port=0)
     lines: list[str] = []
     with pytest.raises(MemoryBudgetError, match="too small"):
         await serve(options, load, announce=lines.append)
@@ -96,7 +96,7 @@ async def test_a_port_in_use_is_told_by_its_flag() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        options = ServerOptions(host="127.0.0.1", port=port, max_message_mib=1)
+        options = ServerOptions(host="127.0.0.1", port=port)
         with pytest.raises(ConfigError, match=f"cannot listen on --host 127.0.0.1 --port {port}"):
             await serve(options, loaded, announce=print)
 

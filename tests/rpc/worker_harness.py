@@ -94,9 +94,7 @@ async def serving(*, heartbeat_seconds: float = 60.0, **more: Any) -> AsyncItera
     """Serve a fake runner on a free port until the block ends; ``more`` are fields of ServerOptions."""
     runner, stop = FakeModelRunner(), asyncio.Event()
     address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    options = ServerOptions(
-        host="127.0.0.1", port=0, max_message_mib=1, heartbeat_seconds=heartbeat_seconds, **more
-    )
+    options = ServerOptions(host="127.0.0.1", port=0, heartbeat_seconds=heartbeat_seconds, **more)
     task = asyncio.create_task(
         serve(
             options,

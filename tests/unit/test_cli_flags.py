@@ -75,7 +75,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
         *("--model", "m", "--host", "127.0.0.1", "--port", "2", "--device", "cuda", "--dtype", "float32"),
         *("--attention-backend", "torch", "--block-size", "3", "--num-blocks", "4", "--kv-cache-gib", "0.5"),
         *("--max-num-seqs", "5", "--max-num-batched-tokens", "6", "--max-model-len", "7"),
-        *("--torch-threads", "8", "--max-message-mib", "12", "--log-level", "debug"),
+        *("--torch-threads", "8", "--log-level", "debug"),
     )
     assert scheduler_command(flags, "h:7", python="py")[4:] == (
         *("--model", "m", "--worker", "h:7", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1"),

@@ -209,6 +209,27 @@ def test_dtype_in_both_spellings(tmp_path: Path, change: dict[str, Any]) -> None
     assert _read(tmp_path, LLAMA, **change).dtype == "float16"
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is no JSON"),
+        (
+            '{"eos_token_id": "</s>"}',
+            ": eos_token_id is '</s>', but must be an integer or a list of integers",
+        ),
+        ('{"eos_token_id": 128256}', ": eos_token_id is 128256, but must be below vocab_size, 128256"),
+    ],
+)
+def test_a_broken_generation_config_is_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "generation_config.json"
+    path.write_text(text)
+    with pytest.raises(ModelFolderError) as caught:
+        _read(tmp_path, LLAMA)
+    assert str(path) in str(caught.value)
+    assert message in str(caught.value)
+    assert "/config.json" not in str(caught.value)
+
+
 def test_eos_ids_of_the_generation_config_come_first(tmp_path: Path) -> None:
     assert _read(tmp_path, LLAMA, eos_token_id=[1, 2]).eos_token_ids == (1, 2)
     assert _read(tmp_path, LLAMA, "eos_token_id").eos_token_ids == ()

@@ -59,7 +59,6 @@ PREFIX = "STEPWIRE_WORKER_"
         ("max_model_len", -1, "--max-model-len is -1, but must be in [0, 2147483647]"),
         ("torch_threads", -1, "--torch-threads is -1, but must be in [0, 1024]"),
         ("max_steps_in_flight", 5, "--max-steps-in-flight is 5, but must be in [1, 4]"),
-        ("max_message_mib", 0, "--max-message-mib is 0, but must be in [1, 2047]"),
         ("log_level", "loud", "--log-level is 'loud', but must be one of debug, info, warning, error"),
     ],
 )

@@ -23,7 +23,6 @@ from worker_svc.runner.worker_info import LoadedWorker
 
 _logger = logging.getLogger(__name__)
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["WorkerService"].full_name
-_MIB = 1024 * 1024
 _STOP_GRACE_SECONDS = 5.0
 
 Load = Callable[[], LoadedWorker]
@@ -35,25 +34,23 @@ class ServerOptions:
 
     host: str
     port: int
-    max_message_mib: int
     heartbeat_seconds: float = 1.0
     fencing_hold_seconds: float = FENCING_HOLD_SECONDS
     stuck_step_seconds: float = 60.0
     """How long a step may go on after its engine gave it up."""
 
 
-def server_options(max_message_mib: int) -> list[tuple[str, int]]:
-    """List the gRPC options of a worker's server."""
-    return [
-        ("grpc.max_receive_message_length", max_message_mib * _MIB),
-        ("grpc.max_send_message_length", max_message_mib * _MIB),
-        # The engine may ping as often as it likes, also between steps.
-        ("grpc.http2.max_ping_strikes", 0),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
-        ("grpc.keepalive_permit_without_calls", 1),
-        # Two workers on one port would take turns at an engine's streams.
-        ("grpc.so_reuseport", 0),
-    ]
+_SERVER_OPTIONS = (
+    # Both ends are ours: how large a step may be follows from the worker's own limits.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # The engine may ping as often as it likes, also between steps.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two workers on one port would take turns at an engine's streams.
+    ("grpc.so_reuseport", 0),
+)
 
 
 async def serve(
@@ -71,7 +68,7 @@ async def serve(
         StartupError: if the port cannot be bound or the model cannot be loaded.
         DeviceLostError: if only a new process can compute again.
     """
-    server = grpc.aio.server(options=server_options(options.max_message_mib))
+    server = grpc.aio.server(options=_SERVER_OPTIONS)
     servicer = WorkerServicer(
         heartbeat_seconds=options.heartbeat_seconds, fencing_hold_seconds=options.fencing_hold_seconds
     )

@@ -19,11 +19,13 @@ from stepwire_client import (
 )
 
 EXIT_FAILED = 1
+EXIT_REFUSED = 2
+"""As for an unknown flag."""
 EXIT_INTERRUPTED = 130
 """As shells tell a program that Ctrl-C ended."""
 
 EXIT_CODE_OF_ERROR: dict[type[StepwireClientError], int] = {
-    InvalidRequest: 2,  # as for an unknown flag
+    InvalidRequest: EXIT_REFUSED,
     Unavailable: 3,
     ResourceExhausted: 4,
     DeadlineExceeded: 5,

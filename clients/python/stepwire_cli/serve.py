@@ -5,6 +5,7 @@ Knows the order of things; children.py knows processes, service_commands.py what
 
 import asyncio
 import signal
+import socket
 import sys
 from typing import Any
 
@@ -12,7 +13,7 @@ import typer
 from stepwire_client import AsyncStepwireClient
 
 from stepwire_cli.children import ChildGroup
-from stepwire_cli.exits import EXIT_FAILED, one_line_errors
+from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED, fail, one_line_errors
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
@@ -24,9 +25,25 @@ AFTER_DRAIN_SECONDS = 5.0
 
 def run_serve(flags: ServeFlags) -> None:
     """Run the command."""
+    check_port(flags.host, flags.port)
     with one_line_errors(f"{flags.host}:{flags.port}"):
         exit_code = asyncio.run(_serve(flags))
     raise typer.Exit(exit_code)
+
+
+def check_port(host: str, port: int) -> None:
+    """End the program where the address is taken or not ours: the scheduler would only find out later.
+
+    It starts when the worker has loaded the model, which may take minutes.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        limit = f"be an address that can be listened on ({error.strerror})"
+        fail(f"--port is '{host}:{port}', but must {limit}", EXIT_REFUSED)
 
 
 async def _serve(flags: ServeFlags) -> int:

@@ -73,5 +73,7 @@ class ServeFlags:
     drain_seconds: Annotated[
         float, typer.Option(help="How long a stop waits for running requests.", rich_help_panel=_SCHEDULER)
     ] = 30.0
-    max_message_mib: Annotated[int | None, typer.Option(help="Largest gRPC message, in MiB.")] = None
+    max_message_mib: Annotated[
+        int | None, typer.Option(help="Largest gRPC message to or from clients, in MiB.")
+    ] = None
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None

@@ -19,7 +19,6 @@ _WORKER_FLAGS = (
     "max_num_batched_tokens",
     "max_model_len",
     "torch_threads",
-    "max_message_mib",
     "log_level",
 )
 _SCHEDULER_FLAGS = (
