@@ -6,7 +6,7 @@ about what the kernel computes.
 Shapes: X numbers in a flat buffer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,6 +27,10 @@ class DecodeConfig:
     """Cells whose K and V are loaded at once: a power of two, at least 16."""
     num_warps: int
     num_stages: int
+    num_early_tiles: int = 0
+    """Tiles that qkv_decode loads into registers before the kernel before it has ended."""
+    num_prefetched_cells: int = 0
+    """Cells after those that qkv_decode then fetches into the L2 cache: 0 or a power of two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +75,25 @@ def choose_decode_config(
     return DecodeConfig(
         num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=2 if num_splits <= 2 else 3
     )
+
+
+def choose_qkv_decode_config(
+    num_rows: int,
+    max_context_len: int,
+    *,
+    num_kv_heads: int,
+    block_size: int,
+    bytes_per_cell: int,
+) -> DecodeConfig:
+    """Choose a launch's shape for qkv_decode; see choose_decode_config."""
+    config = choose_decode_config(
+        num_rows,
+        max_context_len,
+        num_kv_heads=num_kv_heads,
+        block_size=block_size,
+        bytes_per_cell=bytes_per_cell,
+    )
+    return replace(config, num_early_tiles=0 if config.num_splits == 1 else 1)
 
 
 def make_decode_workspace(

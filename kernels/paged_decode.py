@@ -61,7 +61,7 @@ def paged_decode(
         config = decode_config_for(len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD)
     out = torch.empty_like(q_BHD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_BHD)
-    workspace = _checked_workspace(workspace, q_BHD, key_cache_NSKD.shape[2], config)
+    workspace = checked_workspace(workspace, q_BHD, key_cache_NSKD.shape[2], config)
     if len(q_BHD):
         _launch(
             (q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM, lanes_B, seq_lens_B, out),
@@ -82,9 +82,10 @@ def decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.
     )
 
 
-def _checked_workspace(
+def checked_workspace(
     workspace: DecodeWorkspace | None, q_BHD: torch.Tensor, num_kv_heads: int, config: DecodeConfig
 ) -> DecodeWorkspace:
+    """Return the workspace, or a new one where None; raise ValueError where it is too small."""
     num_rows, num_heads, head_dim = q_BHD.shape
     num_results = num_rows * num_heads * config.num_splits if config.num_splits > 1 else 0
     num_counters = num_rows * num_kv_heads if config.num_splits > 1 else 0

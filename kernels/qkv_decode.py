@@ -1,0 +1,159 @@
+"""From the QKV projection to attention's output for rows of one new token: checked launcher and reference.
+
+One launch does what qk_norm_rope_store and paged_decode do in two. A row's result depends on the row and
+the launch's configuration, never on its neighbours. Knows nothing about requests or graphs.
+
+Shapes: B rows, X = (H + 2 * K) * D a row, H query heads, K KV heads, D head dim, P positions, L lanes,
+M blocks a table, N blocks, S block size.
+"""
+
+import torch
+import triton
+
+from kernels.decode_config import DecodeConfig, DecodeWorkspace, choose_qkv_decode_config
+from kernels.dependent_launch import can_depend, launch_options
+from kernels.paged_checks import check_index, check_paged_attention
+from kernels.paged_decode import LOG2_E, checked_workspace, paged_decode_ref
+from kernels.qk_norm_rope_ref import check_qk_norm_rope_store, qk_norm_rope_store_ref
+from kernels.qkv_decode_kernel import qkv_decode_kernel
+
+PREFETCH_ALIGNMENT_BYTES = 16
+
+
+def qkv_decode(
+    qkv_BX: torch.Tensor,
+    cos_sin_PD: torch.Tensor,
+    q_weight_D: torch.Tensor | None,
+    k_weight_D: torch.Tensor | None,
+    eps: float,
+    key_cache_NSKD: torch.Tensor,
+    value_cache_NSKD: torch.Tensor,
+    slot_mapping_B: torch.Tensor,
+    block_table_LM: torch.Tensor,
+    lanes_B: torch.Tensor,
+    seq_lens_B: torch.Tensor,
+    scale: float,
+    *,
+    out: torch.Tensor,
+    workspace: DecodeWorkspace | None = None,
+    config: DecodeConfig | None = None,
+    is_dependent: bool = False,
+) -> torch.Tensor:
+    """Write each row's new key and value into its slot, and return its attention over its context.
+
+    Args:
+        qkv_BX: a row's query, key and value heads; in the cache's dtype; rows may be strided. The row's
+            position is its length - 1.
+        cos_sin_PD: of any float dtype: a position's D / 2 cosines, then its sines.
+        q_weight_D: None, like k_weight_D: heads are not normalized.
+        k_weight_D: as q_weight_D.
+        eps: of the norms.
+        key_cache_NSKD: contiguous; what it holds at a row's new slot is not read.
+        value_cache_NSKD: like key_cache_NSKD.
+        slot_mapping_B: int64, distinct where not negative; a negative slot skips the store.
+        block_table_LM: int32; a lane's block ids in order; columns past its context are never read.
+        lanes_B: int32; each row's row of the table; a negative one is padding: zeros come out.
+        seq_lens_B: int32; each row's context length, the new token included; 0 is padding, too.
+        scale: of the scores.
+        out: (B, H, D), contiguous, of qkv's dtype; written and returned.
+        workspace: from make_decode_workspace; new where None and there are splits.
+        config: chosen for the table's width where None.
+        is_dependent: launch before the last kernel has ended (programmatic dependent launch). All but
+            qkv and the new cells is then read early; see qkv_decode_kernel for what that asks for.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit each other, or the workspace is too small.
+    """
+    num_kv_heads = key_cache_NSKD.shape[2]
+    check_paged_attention(out, key_cache_NSKD, value_cache_NSKD, block_table_LM)
+    check_index("lanes", lanes_B, len(qkv_BX))
+    check_index("seq_lens", seq_lens_B, len(qkv_BX))
+    check_qk_norm_rope_store(
+        qkv_BX, seq_lens_B, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD,
+        slot_mapping_B, out, out.shape[1], num_kv_heads,
+    )  # fmt: skip
+    if not out.is_contiguous():
+        raise ValueError(f"out must be contiguous, but has strides {out.stride()}")
+    if config is None:
+        max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
+        config = qkv_decode_config_for(len(qkv_BX), max_context_len, cache_NSKD=key_cache_NSKD)
+    workspace = checked_workspace(workspace, out, num_kv_heads, config)
+    if len(qkv_BX):
+        tensors = (qkv_BX, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD)
+        rows = (block_table_LM, lanes_B, seq_lens_B, slot_mapping_B, out)
+        _launch((*tensors, *rows), workspace, scale, eps, config, is_dependent=is_dependent)
+    return out
+
+
+def qkv_decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor) -> DecodeConfig:
+    """Choose the configuration for rows over this cache; see choose_qkv_decode_config."""
+    block_size, num_kv_heads, head_dim = cache_NSKD.shape[1:]
+    return choose_qkv_decode_config(
+        num_rows,
+        max_context_len,
+        num_kv_heads=num_kv_heads,
+        block_size=block_size,
+        bytes_per_cell=triton.next_power_of_2(head_dim) * cache_NSKD.element_size(),
+    )
+
+
+def _launch(
+    tensors, workspace: DecodeWorkspace, scale: float, eps: float, config: DecodeConfig, *, is_dependent: bool
+) -> None:
+    qkv_BX, cos_sin_PD, key_cache_NSKD, block_table_LM, out = (tensors[index] for index in (0, 1, 4, 6, 10))
+    num_rows, num_heads, head_dim = out.shape
+    block_size, num_kv_heads = key_cache_NSKD.shape[1:3]
+    group = num_heads // num_kv_heads
+    group_padded, dim_padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
+    can_prefetch = head_dim * key_cache_NSKD.element_size() % PREFETCH_ALIGNMENT_BYTES == 0
+    qkv_decode_kernel[(num_rows * num_kv_heads, config.num_splits)](
+        *tensors,
+        workspace.partial_X,
+        workspace.lse_X,
+        workspace.counters_X,
+        scale * LOG2_E,
+        eps,
+        qkv_BX.stride(0),
+        cos_sin_PD.stride(0),
+        block_table_LM.stride(0),
+        BLOCK_SIZE=block_size,
+        NUM_KV_HEADS=num_kv_heads,
+        GROUP=group,
+        GROUP_PADDED=group_padded,
+        HEAD_DIM=head_dim,
+        DIM_PADDED=dim_padded,
+        NUM_SPLITS=config.num_splits,
+        # A joined chunk is held in registers: 64 a thread.
+        CHUNK=min(config.num_splits, max(1, 2048 * config.num_warps // (group_padded * dim_padded))),
+        TILE=config.tile_size,
+        NUM_STAGES=config.num_stages,
+        NUM_EARLY_TILES=config.num_early_tiles,
+        NUM_PREFETCHED=config.num_prefetched_cells if can_prefetch else 0,
+        num_warps=config.num_warps,
+        **launch_options(is_dependent and can_depend(qkv_BX.device)),
+    )
+
+
+def qkv_decode_ref(
+    qkv_BX: torch.Tensor,
+    cos_sin_PD: torch.Tensor,
+    q_weight_D: torch.Tensor | None,
+    k_weight_D: torch.Tensor | None,
+    eps: float,
+    key_cache_NSKD: torch.Tensor,
+    value_cache_NSKD: torch.Tensor,
+    slot_mapping_B: torch.Tensor,
+    block_table_LM: torch.Tensor,
+    lanes_B: torch.Tensor,
+    seq_lens_B: torch.Tensor,
+    scale: float,
+) -> torch.Tensor:
+    """Return out_BHD and write the caches in plain PyTorch; every row that is no padding needs a slot."""
+    num_kv_heads, head_dim = key_cache_NSKD.shape[2:]
+    num_heads = qkv_BX.shape[1] // head_dim - 2 * num_kv_heads
+    caches = (key_cache_NSKD, value_cache_NSKD)
+    q_BHD = qk_norm_rope_store_ref(
+        qkv_BX, seq_lens_B - 1, cos_sin_PD, q_weight_D, k_weight_D, eps, *caches, slot_mapping_B, num_heads,
+        num_kv_heads,
+    )  # fmt: skip
+    return paged_decode_ref(q_BHD, *caches, block_table_LM, lanes_B, seq_lens_B, scale)
