@@ -7,7 +7,7 @@ asked for.
 Shapes: T packed tokens, B rows, M blocks a table, N blocks, S block size, H heads, K KV heads, D dim.
 """
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -15,6 +15,9 @@ from kernels.decode_config import DecodeWorkspace
 from kernels.lane_step import LaneStep
 from kernels.paged_attention import TorchAttentionBackend
 from kernels.paged_checks import MIN_BLOCK_SIZE
+
+if TYPE_CHECKING:  # a machine without Triton has no fused steps
+    from kernels.qkv_rows import QkvRows
 
 LANE_BACKEND_NAMES = ("triton", "flash-attn")
 BACKEND_NAMES = ("torch", *LANE_BACKEND_NAMES)
@@ -86,6 +89,17 @@ class LaneAttentionBackend(AttentionBackend, Protocol):
 
     def plan_lanes(self, step: LaneStep, *, slot_mapping_T: torch.Tensor | None = None) -> Any:
         """Return what all layers of this step share; slots are needed only where store is called."""
+
+    def attend_qkv(
+        self,
+        rows: "QkvRows",
+        key_cache_NSKD: torch.Tensor,
+        value_cache_NSKD: torch.Tensor,
+        plan: Any,
+        *,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Write each token's K and V into its slot, and return out_THD as attend does."""
 
 
 def make_attention_backend(name: str, *, block_size: int | None = None) -> AttentionBackend:

@@ -27,10 +27,8 @@ class DecodeConfig:
     """Cells whose K and V are loaded at once: a power of two, at least 16."""
     num_warps: int
     num_stages: int
-    num_early_tiles: int = 0
-    """Tiles that qkv_decode loads into registers before the kernel before it has ended."""
-    num_prefetched_cells: int = 0
-    """Cells after those that qkv_decode then fetches into the L2 cache: 0 or a power of two."""
+    min_split_cells: int = 0
+    """A multiple of tile_size: qkv_decode gives a row fewer splits where they would have fewer cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +91,7 @@ def choose_qkv_decode_config(
         block_size=block_size,
         bytes_per_cell=bytes_per_cell,
     )
-    return replace(config, num_early_tiles=0 if config.num_splits == 1 else 1)
+    return replace(config, min_split_cells=config.tile_size)
 
 
 def make_decode_workspace(

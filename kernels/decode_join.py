@@ -50,11 +50,13 @@ def _join_splits(
 
 @triton.jit
 def leave_result(
-    acc_GD, sum_G, best_G, out_ptr, partial_ptr, lse_ptr, counter_ptr, split, num_active,
+    acc_GD, sum_G, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write the result where the row has one split; else leave it, and join all where it is the last."""
+    partial_ptr += pair * (NUM_SPLITS * GROUP * HEAD_DIM)
+    lse_ptr += pair * (NUM_SPLITS * GROUP)
     dtype: tl.constexpr = out_ptr.dtype.element_ty
     g, d = tl.arange(0, acc_GD.shape[0]), tl.arange(0, acc_GD.shape[1])
     mask_GD = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
@@ -67,7 +69,7 @@ def leave_result(
         tl.store(lse_ptr + split * GROUP + g, best_G + tl.log2(sum_G), mask=g < GROUP)
         # All threads' stores come before the count, and the count before the last one's loads.
         tl.debug_barrier()
-        num_before = tl.atomic_add(counter_ptr, 1, sem="acq_rel", scope="gpu")
+        num_before = tl.atomic_add(counters_ptr + pair, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
         if num_before == num_active - 1:
             joined_HD = _join_splits(
@@ -77,4 +79,4 @@ def leave_result(
             h = tl.arange(0, GROUP_PADDED)
             mask_HD = (h < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
             tl.store(out_ptr + h[:, None] * HEAD_DIM + d[None, :], joined_HD.to(dtype), mask=mask_HD)
-            tl.store(counter_ptr, 0)
+            tl.store(counters_ptr + pair, 0)

@@ -14,6 +14,7 @@ import torch
 from flash_attn import flash_attn_varlen_func, flash_attn_with_kvcache
 
 from kernels.lane_step import LaneStep, PrefillRows, lane_step_of
+from kernels.qkv_rows import QkvRows, rotate_and_store
 from kernels.store_kv import store_kv
 
 if TYPE_CHECKING:
@@ -109,3 +110,16 @@ class FlashAttentionBackend:
             )
             out[num_decode_rows:] = out_THD[num_decode_rows:]
         return out
+
+    def attend_qkv(
+        self,
+        rows: QkvRows,
+        key_cache_NSKD: torch.Tensor,
+        value_cache_NSKD: torch.Tensor,
+        plan: FlashPlan,
+        *,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Write each token's K and V into its slot, and return out_THD as attend does."""
+        q_THD = rotate_and_store(rows, key_cache_NSKD, value_cache_NSKD)
+        return self.attend(q_THD, key_cache_NSKD, value_cache_NSKD, plan, out=out)

@@ -55,9 +55,7 @@ def paged_decode_kernel(
         key_ptr, value_ptr, table_ptr, load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE),
         start, end, scale_log2, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
-    first_result = pair * NUM_SPLITS * GROUP
     leave_result(
-        acc_GD, sum_G, best_G, out_row_ptr + kv_head * GROUP * HEAD_DIM,
-        partial_ptr + first_result * HEAD_DIM, lse_ptr + first_result, counters_ptr + pair,
-        split, tl.cdiv(seq_len, split_len), GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
+        acc_GD, sum_G, best_G, out_row_ptr + kv_head * GROUP * HEAD_DIM, partial_ptr, lse_ptr, counters_ptr,
+        pair, split, tl.cdiv(seq_len, split_len), GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip

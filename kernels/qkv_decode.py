@@ -17,8 +17,6 @@ from kernels.paged_decode import LOG2_E, checked_workspace, paged_decode_ref
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store, qk_norm_rope_store_ref
 from kernels.qkv_decode_kernel import qkv_decode_kernel
 
-PREFETCH_ALIGNMENT_BYTES = 16
-
 
 def qkv_decode(
     qkv_BX: torch.Tensor,
@@ -41,48 +39,40 @@ def qkv_decode(
 ) -> torch.Tensor:
     """Write each row's new key and value into its slot, and return its attention over its context.
 
-    Args:
-        qkv_BX: a row's query, key and value heads; in the cache's dtype; rows may be strided. The row's
-            position is its length - 1.
-        cos_sin_PD: of any float dtype: a position's D / 2 cosines, then its sines.
-        q_weight_D: None, like k_weight_D: heads are not normalized.
-        k_weight_D: as q_weight_D.
-        eps: of the norms.
-        key_cache_NSKD: contiguous; what it holds at a row's new slot is not read.
-        value_cache_NSKD: like key_cache_NSKD.
-        slot_mapping_B: int64, distinct where not negative; a negative slot skips the store.
-        block_table_LM: int32; a lane's block ids in order; columns past its context are never read.
-        lanes_B: int32; each row's row of the table; a negative one is padding: zeros come out.
-        seq_lens_B: int32; each row's context length, the new token included; 0 is padding, too.
-        scale: of the scores.
-        out: (B, H, D), contiguous, of qkv's dtype; written and returned.
-        workspace: from make_decode_workspace; new where None and there are splits.
-        config: chosen for the table's width where None.
-        is_dependent: launch before the last kernel has ended (programmatic dependent launch). All but
-            qkv and the new cells is then read early; see qkv_decode_kernel for what that asks for.
+    Projected rows, norms, angles and slots are as qk_norm_rope_store takes them, a row's position is its
+    length - 1; tables, lanes, lengths, scale and workspace are as paged_decode takes them. What a cache
+    holds at a row's new slot is not read. out (B, H, D) is contiguous, written and returned. config is
+    chosen for the table's width where None. With is_dependent all but qkv_BX and the new cells is read
+    before the last kernel has ended, where the device can; qkv_decode_kernel tells what that asks for.
 
     Raises:
         ValueError: shapes or dtypes do not fit each other, or the workspace is too small.
     """
-    num_kv_heads = key_cache_NSKD.shape[2]
+    rows = (slot_mapping_B, block_table_LM, lanes_B, seq_lens_B)
+    tensors = (qkv_BX, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD, *rows, out)
+    _check(*tensors)
+    if config is None:
+        max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
+        config = qkv_decode_config_for(len(qkv_BX), max_context_len, cache_NSKD=key_cache_NSKD)
+    workspace = checked_workspace(workspace, out, key_cache_NSKD.shape[2], config)
+    if len(qkv_BX):
+        _launch(tensors, workspace, scale, eps, config, is_dependent=is_dependent)
+    return out
+
+
+def _check(
+    qkv_BX, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD, slot_mapping_B,
+    block_table_LM, lanes_B, seq_lens_B, out,
+) -> None:  # fmt: skip
     check_paged_attention(out, key_cache_NSKD, value_cache_NSKD, block_table_LM)
     check_index("lanes", lanes_B, len(qkv_BX))
     check_index("seq_lens", seq_lens_B, len(qkv_BX))
     check_qk_norm_rope_store(
         qkv_BX, seq_lens_B, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD,
-        slot_mapping_B, out, out.shape[1], num_kv_heads,
+        slot_mapping_B, out, out.shape[1], key_cache_NSKD.shape[2],
     )  # fmt: skip
     if not out.is_contiguous():
         raise ValueError(f"out must be contiguous, but has strides {out.stride()}")
-    if config is None:
-        max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
-        config = qkv_decode_config_for(len(qkv_BX), max_context_len, cache_NSKD=key_cache_NSKD)
-    workspace = checked_workspace(workspace, out, num_kv_heads, config)
-    if len(qkv_BX):
-        tensors = (qkv_BX, cos_sin_PD, q_weight_D, k_weight_D, key_cache_NSKD, value_cache_NSKD)
-        rows = (block_table_LM, lanes_B, seq_lens_B, slot_mapping_B, out)
-        _launch((*tensors, *rows), workspace, scale, eps, config, is_dependent=is_dependent)
-    return out
 
 
 def qkv_decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor) -> DecodeConfig:
@@ -100,12 +90,11 @@ def qkv_decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: to
 def _launch(
     tensors, workspace: DecodeWorkspace, scale: float, eps: float, config: DecodeConfig, *, is_dependent: bool
 ) -> None:
-    qkv_BX, cos_sin_PD, key_cache_NSKD, block_table_LM, out = (tensors[index] for index in (0, 1, 4, 6, 10))
+    qkv_BX, cos_sin_PD, key_cache_NSKD, block_table_LM, out = (tensors[index] for index in (0, 1, 4, 7, 10))
     num_rows, num_heads, head_dim = out.shape
     block_size, num_kv_heads = key_cache_NSKD.shape[1:3]
     group = num_heads // num_kv_heads
     group_padded, dim_padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
-    can_prefetch = head_dim * key_cache_NSKD.element_size() % PREFETCH_ALIGNMENT_BYTES == 0
     qkv_decode_kernel[(num_rows * num_kv_heads, config.num_splits)](
         *tensors,
         workspace.partial_X,
@@ -116,6 +105,7 @@ def _launch(
         qkv_BX.stride(0),
         cos_sin_PD.stride(0),
         block_table_LM.stride(0),
+        max(config.min_split_cells, config.tile_size),
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,
@@ -127,8 +117,6 @@ def _launch(
         CHUNK=min(config.num_splits, max(1, 2048 * config.num_warps // (group_padded * dim_padded))),
         TILE=config.tile_size,
         NUM_STAGES=config.num_stages,
-        NUM_EARLY_TILES=config.num_early_tiles,
-        NUM_PREFETCHED=config.num_prefetched_cells if can_prefetch else 0,
         num_warps=config.num_warps,
         **launch_options(is_dependent and can_depend(qkv_BX.device)),
     )

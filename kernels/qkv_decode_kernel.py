@@ -4,15 +4,16 @@ As paged_decode_kernel, but a program first normalizes and rotates its group's q
 that has a row's last split does so with the new key, too, stores it and the new value, and attends to
 that cell from registers: nobody reads the new cell from memory, so splits need not wait for each other.
 
-What a program reads before gdc_wait: lane, length, slot and table, which the first kernels of a step
-wrote, constants, and old cells, which the kernels of earlier steps wrote. All of those have ended:
-between them and this launch stands a kernel that starts only after them (an embedding lookup without
-dependent launch in this step; and each layer's launch of this kernel, which waits before it lets the
-next one start). A kernel that wrote any of it directly before this launch would have to be waited for.
+Old cells are on their way before gdc_wait. That is why the heads are made ready inside the loop over
+tiles: the compiler starts the loads of the first tiles in front of it. What is read so early has long
+been written: lane, length, slot and table by the first kernels of a step, old cells by earlier steps.
+Between those and this launch stands a kernel that starts only after them (in a step the embedding
+lookup, which is launched without dependence; and every layer's launch of this kernel, which waits before
+it lets the next one start).
 
 Knows nothing about requests or graphs.
 
-Shapes: G heads of one KV head, padded to 16, D head dim (padded).
+Shapes: G heads of one KV head, padded to 16, D head dim (padded), P cells of a tile.
 Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023); RoFormer (Su et al., 2021).
 """
 
@@ -20,7 +21,7 @@ import triton
 import triton.language as tl
 
 from kernels.block_ids import load_block_ids
-from kernels.decode_cells import attend_cells, attend_tiles, load_tiles, prefetch_cells
+from kernels.decode_cells import add_tile, tile_offsets, weigh_tile
 from kernels.decode_join import leave_result
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
@@ -34,107 +35,117 @@ def _load_pairs(at, d, mask, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def _load_norm(weight_ptr, d, HEAD_DIM: tl.constexpr):
-    weight, partner_weight = 1.0, 1.0
+def _rotate(x, partner, weight_ptr, cos, sin, d, eps, HEAD_DIM: tl.constexpr):
+    """Return heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
     if weight_ptr is not None:
         weight, partner_weight = _load_pairs(weight_ptr, d, d < HEAD_DIM, HEAD_DIM)
-    return weight, partner_weight
-
-
-@triton.jit
-def _load_angles(cos_sin_ptr, d, HEAD_DIM: tl.constexpr):
-    """Return each dim's cosine, and its sine with the sign that it has there."""
-    half_d = d % (HEAD_DIM // 2)
-    cos = tl.load(cos_sin_ptr + half_d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-    sin = tl.load(cos_sin_ptr + HEAD_DIM // 2 + half_d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-    return cos, tl.where(d < HEAD_DIM // 2, -sin, sin)
-
-
-@triton.jit
-def _rotate(x, partner, norm, angles, eps, HEAD_DIM: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Return heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
-    if HAS_NORM:
         scale = 1.0 / tl.sqrt(tl.sum(x * x, 1) / HEAD_DIM + eps)[:, None]
-        x, partner = x * scale * norm[0], partner * scale * norm[1]
-    return x * angles[0] + partner * angles[1]
+        x, partner = x * scale * weight, partner * scale * partner_weight
+    return x * cos + partner * sin
 
 
 @triton.jit
+def _take_new_cell(
+    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head, has_cell, g,
+    scale_log2, eps, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Make the heads ready; return the queries, and attention's state with the new cell in it, or empty.
+
+    Where the program has the cell, store it, unless it is negative.
+    """
+    d = tl.arange(0, DIM_PADDED)[None, :]
+    is_dim, half_d = d < HEAD_DIM, d % (HEAD_DIM // 2)
+    new_ptr = qkv_ptr + (NUM_KV_HEADS * GROUP + kv_head) * HEAD_DIM
+    q_at, mask_GD = qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, (g < GROUP) & is_dim
+    q, q_partner = _load_pairs(q_at, d, mask_GD, HEAD_DIM)
+    k, k_partner = _load_pairs(new_ptr, d, is_dim, HEAD_DIM)
+    value = tl.load(new_ptr + NUM_KV_HEADS * HEAD_DIM + d, mask=is_dim, other=0.0)
+    cos = tl.load(cos_sin_ptr + half_d, mask=is_dim, other=0.0).to(tl.float32)
+    sin = tl.load(cos_sin_ptr + HEAD_DIM // 2 + half_d, mask=is_dim, other=0.0).to(tl.float32)
+    sin = tl.where(d < HEAD_DIM // 2, -sin, sin)
+    q_GD = _rotate(q, q_partner, q_weight_ptr, cos, sin, d, eps, HEAD_DIM).to(key_ptr.dtype.element_ty)
+    key = _rotate(k, k_partner, k_weight_ptr, cos, sin, d, eps, HEAD_DIM).to(key_ptr.dtype.element_ty)
+    at = (cell * NUM_KV_HEADS + kv_head) * HEAD_DIM + d
+    is_stored = is_dim & has_cell & (cell >= 0)
+    tl.store(key_ptr + at, key, mask=is_stored)
+    tl.store(value_ptr + at, value, mask=is_stored)
+    score_G = tl.sum(q_GD.to(tl.float32) * key.to(tl.float32), 1) * scale_log2
+    sum_G = tl.full(score_G.shape, 0.0, tl.float32) + tl.where(has_cell, 1.0, 0.0)
+    acc_GD = tl.full(q_GD.shape, 0.0, tl.float32) + tl.where(has_cell, value.to(tl.float32), 0.0)
+    return q_GD, acc_GD, sum_G, tl.where(has_cell, score_G, float("-inf"))
+
+
+@triton.jit
+def _attend_split(
+    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, table_ptr, cell, kv_head,
+    has_cell, start, end, scale_log2, eps,
+    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    GROUP_PADDED: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Return attention's state over cells [start, end), and the new one where the program has it."""
+    g = tl.arange(0, GROUP_PADDED)[:, None]
+    q_GD = tl.full((GROUP_PADDED, DIM_PADDED), 0.0, key_ptr.dtype.element_ty)
+    acc_GD = tl.full((GROUP_PADDED, DIM_PADDED), 0.0, tl.float32)
+    sum_G, best_G = tl.full((GROUP_PADDED,), 0.0, tl.float32), tl.full((GROUP_PADDED,), 0.0, tl.float32)
+    block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
+    for tile_start in tl.range(start, tl.maximum(end, start + 1), TILE, num_stages=NUM_STAGES):
+        next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
+        offset_PD, mask_PD = tile_offsets(
+            block, tile_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE
+        )
+        key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
+        value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+        if tile_start == start:
+            if PDL:
+                gdc_wait()
+                gdc_launch_dependents()
+            q_GD, acc_GD, sum_G, best_G = _take_new_cell(
+                qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head,
+                has_cell, g, scale_log2, eps, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED,
+            )  # fmt: skip
+        weight_GP, best_G, factor_G = weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE)
+        acc_GD, sum_G = add_tile(acc_GD, sum_G, weight_GP, value_PD, factor_G)
+        block = next_block
+    return acc_GD, sum_G, best_G
+
+
+@triton.jit(do_not_specialize=["min_cells"])
 def qkv_decode_kernel(
-    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, table_ptr, lanes_ptr,
-    seq_lens_ptr, slots_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr,
-    scale_log2, eps, qkv_stride, cos_sin_stride, table_stride,
+    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, slots_ptr, table_ptr,
+    lanes_ptr, seq_lens_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr,
+    scale_log2, eps, qkv_stride, cos_sin_stride, table_stride, min_cells,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr, CHUNK: tl.constexpr,
-    TILE: tl.constexpr, NUM_STAGES: tl.constexpr, NUM_EARLY_TILES: tl.constexpr,
-    NUM_PREFETCHED: tl.constexpr, PDL: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    CHUNK: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend to one split of one row's old cells, the last one to the new cell as well."""
     pair, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row, kv_head = pair // NUM_KV_HEADS, pair % NUM_KV_HEADS
-    lane = tl.load(lanes_ptr + row).to(tl.int64)
+    # slots are int64: their products pass 2**31 in a large cache.
+    lane, slot = tl.load(lanes_ptr + row).to(tl.int64), tl.load(slots_ptr + row)
     seq_len = tl.where(lane < 0, 0, tl.load(seq_lens_ptr + row))
-    slot = tl.load(slots_ptr + row)
     num_old = tl.maximum(seq_len - 1, 0)
-    split_len = tl.maximum(tl.cdiv(tl.cdiv(num_old, NUM_SPLITS), TILE), 1) * TILE
+    split_len = tl.maximum(tl.cdiv(tl.cdiv(num_old, NUM_SPLITS), TILE) * TILE, min_cells)
     num_active = tl.maximum(tl.cdiv(num_old, split_len), 1)
+    out_ptr += pair * (GROUP * HEAD_DIM)
     if split >= num_active:
         return
-    g, d = tl.arange(0, max(GROUP_PADDED, 16))[:, None], tl.arange(0, DIM_PADDED)[None, :]
-    mask_GD = (g < GROUP) & (d < HEAD_DIM)
-    out_ptr += pair * (GROUP * HEAD_DIM)
-    if seq_len == 0:
+    if seq_len == 0:  # a padded row
         if PDL:
             gdc_wait()
-        tl.store(out_ptr + g * HEAD_DIM + d, tl.zeros(mask_GD.shape, out_ptr.dtype.element_ty), mask=mask_GD)
+        at = tl.arange(0, GROUP_PADDED * DIM_PADDED)
+        tl.store(out_ptr + at, 0.0, mask=at < GROUP * HEAD_DIM)
         return
-    start, is_last = split * split_len, split == num_active - 1
-    end = tl.minimum(start + split_len, num_old)
-    late_start = start + NUM_EARLY_TILES * TILE
-    table_ptr += lane * table_stride
-    keys, values = load_tiles(
-        key_ptr, value_ptr, table_ptr, start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED,
-        TILE, NUM_EARLY_TILES,
+    start = split * split_len
+    acc_GD, sum_G, best_G = _attend_split(
+        qkv_ptr + row * qkv_stride, cos_sin_ptr + num_old.to(tl.int64) * cos_sin_stride, q_weight_ptr,
+        k_weight_ptr, key_ptr, value_ptr, table_ptr + lane * table_stride, slot, kv_head,
+        split == num_active - 1, start, tl.minimum(start + split_len, num_old), scale_log2, eps,
+        BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_DIM, max(GROUP_PADDED, 16), DIM_PADDED, TILE, NUM_STAGES, PDL,
     )  # fmt: skip
-    block = load_block_ids(table_ptr, late_start, end, BLOCK_SIZE, TILE)
-    if PDL and NUM_PREFETCHED > 0:
-        prefetch_cells(
-            key_ptr, value_ptr, table_ptr, late_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM,
-            NUM_PREFETCHED,
-        )  # fmt: skip
-    angles = _load_angles(cos_sin_ptr + num_old.to(tl.int64) * cos_sin_stride, d, HEAD_DIM)
-    q_norm, k_norm = _load_norm(q_weight_ptr, d, HEAD_DIM), _load_norm(k_weight_ptr, d, HEAD_DIM)
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
-    qkv_ptr += row * qkv_stride
-    new_key_ptr = qkv_ptr + (NUM_KV_HEADS * GROUP + kv_head) * HEAD_DIM
-    q, q_partner = _load_pairs(qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, d, mask_GD, HEAD_DIM)
-    k, k_partner = _load_pairs(new_key_ptr, d, d < HEAD_DIM, HEAD_DIM)
-    new_value = tl.load(new_key_ptr + NUM_KV_HEADS * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
-    HAS_NORM: tl.constexpr = q_weight_ptr is not None
-    dtype: tl.constexpr = key_ptr.dtype.element_ty
-    q_GD = _rotate(q, q_partner, q_norm, angles, eps, HEAD_DIM, HAS_NORM).to(dtype)
-    new_key = _rotate(k, k_partner, k_norm, angles, eps, HEAD_DIM, HAS_NORM).to(dtype)
-    # slot is int64: its product passes 2**31 in a large cache.
-    cell = (slot * NUM_KV_HEADS + kv_head) * HEAD_DIM + d
-    is_stored = (d < HEAD_DIM) & is_last & (slot >= 0)
-    tl.store(key_ptr + cell, new_key, mask=is_stored)
-    tl.store(value_ptr + cell, new_value, mask=is_stored)
-    # The state begins with the new cell, or empty.
-    score_G = tl.sum(q_GD.to(tl.float32) * new_key.to(tl.float32), 1) * scale_log2
-    best_G = tl.where(is_last, score_G, float("-inf"))
-    sum_G = tl.where(is_last, 1.0, 0.0) + tl.zeros_like(score_G)
-    acc_GD = tl.where(is_last, new_value.to(tl.float32), 0.0) + tl.zeros(q_GD.shape, tl.float32)
-    acc_GD, sum_G, best_G = attend_tiles(
-        q_GD, acc_GD, sum_G, best_G, keys, values, start, end, scale_log2, TILE, NUM_EARLY_TILES
-    )
-    acc_GD, sum_G, best_G = attend_cells(
-        q_GD, acc_GD, sum_G, best_G, key_ptr, value_ptr, table_ptr, block, late_start, end, scale_log2,
-        kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
-    )  # fmt: skip
-    first_result = pair * NUM_SPLITS * GROUP
     leave_result(
-        acc_GD, sum_G, best_G, out_ptr, partial_ptr + first_result * HEAD_DIM, lse_ptr + first_result,
-        counters_ptr + pair, split, num_active, GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
+        acc_GD, sum_G, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
+        GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """The attention backend made of our own Triton kernels: the default on GPUs.
 
-Decode rows go to one kernel, which reads their tables by lane; the others to the prefill kernel.
+Decode rows go to one kernel, which reads their tables by lane; the others to the prefill kernel. Where
+all are decode rows, that kernel also does what stands between the QKV projection and attention.
 Nothing here waits for the device, and a plan of decode rows launches nothing, so that both can be
 captured in a graph. Knows nothing about models or requests.
 
@@ -17,6 +18,8 @@ from kernels.decode_config import DecodeWorkspace
 from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import paged_prefill
+from kernels.qkv_decode import qkv_decode
+from kernels.qkv_rows import QkvRows, rotate_and_store
 from kernels.store_kv import store_kv
 
 if TYPE_CHECKING:
@@ -33,7 +36,7 @@ class TritonPlan:
 
 
 class TritonAttentionBackend:
-    """Attention by paged_decode and paged_prefill.
+    """Attention by qkv_decode, paged_decode and paged_prefill.
 
     Args:
         workspace: for decode rows that are split; steps in stream order share it. Made anew for each
@@ -105,3 +108,33 @@ class TritonAttentionBackend:
                 out=out,
             )
         return out
+
+    def attend_qkv(
+        self,
+        rows: QkvRows,
+        key_cache_NSKD: torch.Tensor,
+        value_cache_NSKD: torch.Tensor,
+        plan: TritonPlan,
+        *,
+        out: torch.Tensor,
+    ) -> torch.Tensor:
+        """Write each token's K and V into its slot, and return out_THD as attend does."""
+        caches, step = (key_cache_NSKD, value_cache_NSKD), plan.step
+        if plan.prefill is not None:
+            return self.attend(rotate_and_store(rows, *caches), *caches, plan, out=out)
+        return qkv_decode(
+            rows.qkv_TX,
+            rows.cos_sin_PD,
+            rows.q_norm_D,
+            rows.k_norm_D,
+            rows.eps,
+            *caches,
+            rows.slot_mapping_T,
+            step.block_table_LM,
+            step.lanes_B,
+            step.seq_lens_B,
+            out.shape[2] ** -0.5,
+            out=out,
+            workspace=self._workspace,
+            is_dependent=True,
+        )

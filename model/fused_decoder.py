@@ -1,8 +1,10 @@
 """The decoder's forward pass out of fused kernels, over the weights of a loaded CausalLM.
 
-The same mathematics as model/decoder.py, which stays its reference: norms take the residual along,
-q/k norm, RoPE and the KV store are one kernel, and nothing is allocated. Attention is a backend's.
-Knows nothing about requests or graphs.
+The same mathematics as model/decoder.py, which stays its reference: norms take the residual along, and
+nothing is allocated. What comes between projected queries, keys and values and the output projection is
+a backend's. Its kernel may read rows, lengths and old cells before the projection has ended: what wrote
+them must have ended before the first layer, for which the embedding lookup, a launch that depends on
+nothing but order, stands between. Knows nothing about requests or graphs.
 
 Shapes: T packed tokens, R rows, E hidden, D head dim, P positions, F frequencies (D / 2),
 V vocabulary.
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from kernels.attention_backend import LaneAttentionBackend
-from kernels.qk_norm_rope import qk_norm_rope_store
+from kernels.qkv_rows import QkvRows
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
@@ -132,28 +134,24 @@ class FusedDecoder:
         self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream
     ) -> None:
         """Add the attention's output to the stream."""
-        config, work, num_tokens = self.config, stream.work, len(step.input_ids_T)
+        work, num_tokens = stream.work, len(step.input_ids_T)
         stream.project(
             layer.attention_norm_E,
             layer.qkv,
             out_TO=work.qkv_TX,
             is_small=layer.qkv.is_small(num_tokens, SMALL_ROWS.qkv),
         )
-        qk_norm_rope_store(
-            work.qkv_TX,
-            step.positions_T,
-            self._cos_sin_PD,
-            layer.q_norm_D,
-            layer.k_norm_D,
-            config.rms_norm_eps,
-            *cache,
-            step.slot_mapping_T,
-            config.num_heads,
-            config.num_kv_heads,
-            work.q_THD,
-            is_dependent=True,
+        rows = QkvRows(
+            qkv_TX=work.qkv_TX,
+            positions_T=step.positions_T,
+            slot_mapping_T=step.slot_mapping_T,
+            cos_sin_PD=self._cos_sin_PD,
+            q_norm_D=layer.q_norm_D,
+            k_norm_D=layer.k_norm_D,
+            eps=self.config.rms_norm_eps,
+            q_THD=work.q_THD,
         )
-        step.attention.attend(work.q_THD, *cache, step.attention_plan, out=work.attended_THD)
+        step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)
         stream.add(layer.output, attended_TX, is_small=layer.output.is_small(num_tokens, SMALL_ROWS.output))
 

@@ -1,6 +1,7 @@
 """The backends for steps by lane against the torch backend: mixed steps, padding, capture in a graph."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from kernels.attention_backend import LaneAttentionBackend, make_attention_backend, make_lane_backend
 from kernels.decode_config import make_decode_workspace
 from kernels.lane_step import LaneStep, PrefillRows
+from kernels.qkv_rows import QkvRows, rotate_and_store
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
 CANARY = 7.0
@@ -113,6 +115,44 @@ def test_triton_equals_torch(place: Any) -> None:
 
 def test_triton_by_lane(place: Any) -> None:
     _check_lanes(make_lane_backend("triton", block_size=16), place, block_size=16)
+
+
+def _compare_qkv(backend: LaneAttentionBackend, place: Any, *, block_size: int) -> None:
+    """Projected tokens give what norms, RoPE, store and attention one after another give."""
+    for num_decode_rows, rows in ((2, [(1, 13), (1, 2), (3, 17)]), (3, [(1, 9), (1, 16), (1, 33)])):
+        step = _step(place, rows, num_decode_rows=num_decode_rows, block_size=block_size)
+        num_tokens = sum(step.query_lens)
+        ends = [range(context - query, context) for query, context in rows]
+        angles = _random(place, 40, 1, 6)[:, 0].float()
+        qkv_rows = QkvRows(
+            qkv_TX=_random(place, num_tokens, HEADS + 2 * KV_HEADS, 7).flatten(1),
+            positions_T=torch.tensor([*chain(*ends)], dtype=torch.int32, device=place.device),
+            slot_mapping_T=step.slot_mapping_T,
+            cos_sin_PD=angles,
+            q_norm_D=None,
+            k_norm_D=None,
+            eps=1e-6,
+            q_THD=_random(place, num_tokens, HEADS, 8),
+        )
+        (keys, values), (old_keys, old_values) = (
+            [cache.clone() for cache in step.kv_caches[0]] for _ in range(2)
+        )
+        plan = backend.plan(step)
+        q_THD = rotate_and_store(qkv_rows, old_keys, old_values)
+        expected = backend.attend(q_THD, old_keys, old_values, plan)
+        out = torch.full_like(expected, CANARY)
+        assert backend.attend_qkv(qkv_rows, keys, values, plan, out=out) is out
+        for result, reference in ((keys, old_keys), (values, old_values), (out, expected)):
+            torch.testing.assert_close(result, reference, rtol=place.tolerance, atol=place.tolerance)
+
+
+def test_triton_from_projected_tokens(place: Any) -> None:
+    _compare_qkv(make_lane_backend("triton", block_size=16), place, block_size=16)
+
+
+@pytest.mark.gpu
+def test_flash_attn_from_projected_tokens(place: Any) -> None:
+    _compare_qkv(_flash_place(place), place, block_size=256)
 
 
 def _flash_place(place: Any) -> LaneAttentionBackend:

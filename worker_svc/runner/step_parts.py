@@ -10,6 +10,7 @@ import torch
 from kernels.attention_backend import LaneAttentionBackend, make_lane_backend
 from kernels.decode_config import DecodeWorkspace, make_decode_workspace
 from kernels.paged_decode import decode_config_for
+from kernels.qkv_decode import qkv_decode_config_for
 from model.decoder import CausalLM
 from model.forward_context import KvCache
 from model.fused_decoder import FusedDecoder
@@ -94,8 +95,9 @@ def _attention_workspace(limits: TableLimits, cache_NSKD: torch.Tensor, *, num_h
     """Allocate for the most demanding number of decode rows: few rows are split more often."""
     max_context_len = limits.max_blocks_per_seq * limits.block_size
     num_split_rows = max(
-        num_rows * decode_config_for(num_rows, max_context_len, cache_NSKD=cache_NSKD).num_splits
+        num_rows * config_for(num_rows, max_context_len, cache_NSKD=cache_NSKD).num_splits
         for num_rows in range(1, limits.max_num_seqs + 1)
+        for config_for in (decode_config_for, qkv_decode_config_for)
     )
     num_kv_heads, head_dim = cache_NSKD.shape[2:]
     return make_decode_workspace(
