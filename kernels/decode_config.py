@@ -6,7 +6,7 @@ about what the kernel computes.
 Shapes: X numbers in a flat buffer.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -27,8 +27,8 @@ class DecodeConfig:
     """Cells whose K and V are loaded at once: a power of two, at least 16."""
     num_warps: int
     num_stages: int
-    min_split_cells: int = 0
-    """A multiple of tile_size: qkv_decode gives a row fewer splits where they would have fewer cells."""
+    min_split_tiles: int = 1
+    """qkv_decode gives a row fewer splits where they would have fewer tiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,14 +84,13 @@ def choose_qkv_decode_config(
     bytes_per_cell: int,
 ) -> DecodeConfig:
     """Choose a launch's shape for qkv_decode; see choose_decode_config."""
-    config = choose_decode_config(
+    return choose_decode_config(
         num_rows,
         max_context_len,
         num_kv_heads=num_kv_heads,
         block_size=block_size,
         bytes_per_cell=bytes_per_cell,
     )
-    return replace(config, min_split_cells=config.tile_size)
 
 
 def make_decode_workspace(

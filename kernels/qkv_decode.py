@@ -105,7 +105,7 @@ def _launch(
         qkv_BX.stride(0),
         cos_sin_PD.stride(0),
         block_table_LM.stride(0),
-        max(config.min_split_cells, config.tile_size),
+        config.min_split_tiles,
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=group,

@@ -111,11 +111,11 @@ def _attend_split(
     return acc_GD, sum_G, best_G
 
 
-@triton.jit(do_not_specialize=["min_cells"])
+@triton.jit(do_not_specialize=["min_tiles"])
 def qkv_decode_kernel(
     qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, slots_ptr, table_ptr,
     lanes_ptr, seq_lens_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr,
-    scale_log2, eps, qkv_stride, cos_sin_stride, table_stride, min_cells,
+    scale_log2, eps, qkv_stride, cos_sin_stride, table_stride, min_tiles,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr,
     CHUNK: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr, PDL: tl.constexpr,
@@ -127,7 +127,7 @@ def qkv_decode_kernel(
     lane, slot = tl.load(lanes_ptr + row).to(tl.int64), tl.load(slots_ptr + row)
     seq_len = tl.where(lane < 0, 0, tl.load(seq_lens_ptr + row))
     num_old = tl.maximum(seq_len - 1, 0)
-    split_len = tl.maximum(tl.cdiv(tl.cdiv(num_old, NUM_SPLITS), TILE) * TILE, min_cells)
+    split_len = tl.maximum(tl.cdiv(tl.cdiv(num_old, NUM_SPLITS), TILE), min_tiles) * TILE
     num_active = tl.maximum(tl.cdiv(num_old, split_len), 1)
     out_ptr += pair * (GROUP * HEAD_DIM)
     if split >= num_active:

@@ -15,7 +15,7 @@ NAN = float("nan")
 EPS = 1e-6
 ONE_SPLIT = DecodeConfig(num_splits=1, tile_size=16, num_warps=4, num_stages=2)
 FOUR_SPLITS = DecodeConfig(num_splits=4, tile_size=16, num_warps=4, num_stages=2)
-LONG_SPLITS = DecodeConfig(num_splits=4, tile_size=16, num_warps=4, num_stages=3, min_split_cells=32)
+LONG_SPLITS = DecodeConfig(num_splits=4, tile_size=16, num_warps=4, num_stages=3, min_split_tiles=2)
 LENGTHS = [1, 0, 17, 48, 0, 66]
 """The new cell is alone, the first of a block, the last of one, the second; 0 is padding."""
 
