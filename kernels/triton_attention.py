@@ -120,7 +120,7 @@ class TritonAttentionBackend:
     ) -> torch.Tensor:
         """Write each token's K and V into its slot, and return out_THD as attend does."""
         caches, step = (key_cache_NSKD, value_cache_NSKD), plan.step
-        if plan.prefill is not None:
+        if step.prefill is not None:
             return self.attend(rotate_and_store(rows, *caches), *caches, plan, out=out)
         return qkv_decode(
             rows.qkv_TX,
