@@ -107,7 +107,9 @@ class Bench:
         num_tokens = int(plan.row_samples.sum())
         token_ids = self.rng.integers(3, 30_000, num_tokens, np.int32)
         token_ids[self.rng.random(num_tokens) < END_OF_SEQUENCE_SHARE] = END_OF_SEQUENCE_ID
-        result = pb.StepResult(step_id=plan.step_id, token_ids=int32_bytes(token_ids))
+        result = pb.StepResult(
+            step_id=plan.step_id, token_ids=int32_bytes(token_ids), num_iterations=1, is_last=True
+        )
         return pb.RunStepsResponse(result=result).SerializeToString()
 
     def _count(self, plan: StepPlan) -> None:

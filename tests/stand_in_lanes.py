@@ -56,18 +56,18 @@ def expected_tokens(seed: int, first_position: int, count: int, *, vocab_size: i
     return token_ids
 
 
-def _check(is_right: bool | np.bool_, message: str) -> None:
+def check(is_right: bool | np.bool_, message: str) -> None:
     # Messages name no arrays: writing those out, right or wrong, cost 1 ms a step.
     if not is_right:
         raise ProtocolFaultError(message)
 
 
-def _ints(data: bytes) -> Int64Array:
-    _check(len(data) % 4 == 0, f"{len(data)} bytes are no int32 array")
+def ints(data: bytes) -> Int64Array:
+    check(len(data) % 4 == 0, f"{len(data)} bytes are no int32 array")
     return np.frombuffer(data, "<i4").astype(np.int64)
 
 
-def _is_distinct(values: Int64Array) -> bool:
+def is_distinct(values: Int64Array) -> bool:
     return len(np.unique(values)) == len(values)
 
 
@@ -93,6 +93,7 @@ class StandInLanes:
         self.is_held = np.zeros(lanes, np.bool_)
         self._num_computed = np.zeros(lanes, np.int64)
         self._num_known = np.zeros(lanes, np.int64)
+        self._num_prompt = np.zeros(lanes, np.int64)
         self._max_total = np.zeros(lanes, np.int64)
         self._tokens = np.zeros((lanes, limits.max_model_len + 1), np.int64)
         self._table = np.zeros((lanes, max_blocks), np.int64)
@@ -106,39 +107,42 @@ class StandInLanes:
         self._cache = np.full((limits.num_blocks + 1) * limits.block_size, _NOTHING, np.int64)
 
     def apply(self, step: pb.Step) -> pb.StepResult:
-        """Run one step.
+        """Run one step that is no lease.
 
         Raises:
             ProtocolFaultError: if it breaks the protocol.
         """
-        _check(step.step_id == self._last_step_id + 1, f"step {step.step_id} after {self._last_step_id}")
+        self._apply_changes(step)
+        samples = np.frombuffer(step.row_samples, np.uint8).astype(np.bool_)
+        return self._run_rows(ints(step.row_lanes), ints(step.row_num_tokens), samples, step.step_id)
+
+    def _apply_changes(self, step: pb.Step) -> None:
+        check(step.step_id == self._last_step_id + 1, f"step {step.step_id} after {self._last_step_id}")
         self._last_step_id = step.step_id
-        self._release(_ints(step.released_lanes))
+        self._release(ints(step.released_lanes))
         for admission in step.admissions:
             self._admit(admission)
-        self._append(_ints(step.append_lanes), _ints(step.append_block_ids))
-        samples = np.frombuffer(step.row_samples, np.uint8).astype(np.bool_)
-        return self._run_rows(_ints(step.row_lanes), _ints(step.row_num_tokens), samples, step.step_id)
+        self._append(ints(step.append_lanes), ints(step.append_block_ids))
 
     def _release(self, lanes: Int64Array) -> None:
         self._check_lanes(lanes, "released")
-        _check(_is_distinct(lanes), "released lanes are not distinct")
+        check(is_distinct(lanes), "released lanes are not distinct")
         self.is_held[lanes] = False
         for lane in lanes.tolist():
             self._num_holders[self._table[lane, : self._num_blocks[lane]]] -= 1
 
     def _admit(self, admission: pb.Admission) -> None:
         lane, limits = admission.lane, self._limits
-        token_ids, block_ids = _ints(admission.token_ids), _ints(admission.block_ids)
-        _check(lane < limits.max_num_seqs and not self.is_held[lane], f"lane {lane} is not free")
-        _check(admission.incarnation not in self._incarnations, f"incarnation {admission.incarnation} again")
-        _check(0 < admission.num_prompt_tokens <= len(token_ids), "no prompt")
-        _check(admission.num_computed_tokens < len(token_ids), "no token is left to compute")
-        _check(len(token_ids) < admission.max_total_tokens <= limits.max_model_len, "too many tokens")
-        _check(admission.num_computed_tokens <= len(block_ids) * limits.block_size, "cached but no block")
+        token_ids, block_ids = ints(admission.token_ids), ints(admission.block_ids)
+        check(lane < limits.max_num_seqs and not self.is_held[lane], f"lane {lane} is not free")
+        check(admission.incarnation not in self._incarnations, f"incarnation {admission.incarnation} again")
+        check(0 < admission.num_prompt_tokens <= len(token_ids), "no prompt")
+        check(admission.num_computed_tokens < len(token_ids), "no token is left to compute")
+        check(len(token_ids) < admission.max_total_tokens <= limits.max_model_len, "too many tokens")
+        check(admission.num_computed_tokens <= len(block_ids) * limits.block_size, "cached but no block")
         self._check_blocks(block_ids)
         num_cached = admission.num_computed_tokens // limits.block_size
-        _check((self._num_holders[block_ids[num_cached:]] == 0).all(), "a new block is held already")
+        check((self._num_holders[block_ids[num_cached:]] == 0).all(), "a new block is held already")
         self._incarnations.add(admission.incarnation)
         self.is_held[lane] = True
         self._num_holders[block_ids] += 1
@@ -146,6 +150,7 @@ class StandInLanes:
         self._num_blocks[lane] = len(block_ids)
         self._tokens[lane, : len(token_ids)] = token_ids
         self._num_known[lane] = len(token_ids)
+        self._num_prompt[lane] = admission.num_prompt_tokens
         self._num_computed[lane] = admission.num_computed_tokens
         self._max_total[lane] = admission.max_total_tokens
         sampling = admission.sampling
@@ -154,21 +159,21 @@ class StandInLanes:
         self._masked_until[lane] = (
             admission.num_prompt_tokens + sampling.min_tokens if sampling.min_tokens else 0
         )
-        self._stop_ids[lane] = frozenset(_ints(sampling.stop_token_ids).tolist())
+        self._stop_ids[lane] = frozenset(ints(sampling.stop_token_ids).tolist())
 
     def _append(self, lanes: Int64Array, block_ids: Int64Array) -> None:
-        _check(len(lanes) == len(block_ids), "appended lanes and blocks differ in number")
+        check(len(lanes) == len(block_ids), "appended lanes and blocks differ in number")
         if not len(lanes):
             return
         self._check_lanes(lanes, "appended to")
         self._check_blocks(block_ids)
-        _check((self._num_holders[block_ids] == 0).all(), "an appended block is held already")
+        check((self._num_holders[block_ids] == 0).all(), "an appended block is held already")
         # A lane may get several blocks: its k-th one goes k places after its last.
         order = np.argsort(lanes, kind="stable")
         ordered = lanes[order]
         rank = np.arange(len(lanes)) - np.searchsorted(ordered, ordered)
         columns = self._num_blocks[ordered] + rank
-        _check(columns.max() < self._table.shape[1], "more blocks than max_model_len needs")
+        check(columns.max() < self._table.shape[1], "more blocks than max_model_len needs")
         self._table[ordered, columns] = block_ids[order]
         np.add.at(self._num_blocks, lanes, 1)
         self._num_holders[block_ids] += 1
@@ -176,17 +181,17 @@ class StandInLanes:
     def _run_rows(
         self, lanes: Int64Array, num_tokens: Int64Array, samples: npt.NDArray[np.bool_], step_id: int
     ) -> pb.StepResult:
-        _check(len(lanes) == len(num_tokens) == len(samples), "row arrays differ in length")
+        check(len(lanes) == len(num_tokens) == len(samples), "row arrays differ in length")
         self._check_lanes(lanes, "run")
-        _check(_is_distinct(lanes), "row lanes are not distinct")
-        _check(num_tokens.sum() <= self._limits.max_num_batched_tokens, "more tokens than a step may have")
+        check(is_distinct(lanes), "row lanes are not distinct")
+        check(num_tokens.sum() <= self._limits.max_num_batched_tokens, "more tokens than a step may have")
         starts = self._num_computed[lanes]
         ends = starts + num_tokens
         known = self._num_known[lanes]
-        _check((num_tokens >= 1).all(), "a row computes no token")
-        _check((ends <= known).all(), "a row computes a token that is not known")
-        _check((samples == (ends == known)).all(), "a row samples early, or does not sample at its end")
-        _check((known + samples <= self._max_total[lanes]).all(), "a row samples past max_total_tokens")
+        check((num_tokens >= 1).all(), "a row computes no token")
+        check((ends <= known).all(), "a row computes a token that is not known")
+        check((samples == (ends == known)).all(), "a row samples early, or does not sample at its end")
+        check((known + samples <= self._max_total[lanes]).all(), "a row samples past max_total_tokens")
         self._write_cache(lanes, starts, num_tokens)
         self._num_computed[lanes] = ends
         if self._checks_cache:
@@ -195,7 +200,9 @@ class StandInLanes:
         token_ids = self._sample(sampling, positions)
         self._tokens[sampling, positions] = token_ids
         self._num_known[sampling] = positions + 1
-        result = pb.StepResult(step_id=step_id, token_ids=token_ids.tobytes(), step_time_ns=1)
+        result = pb.StepResult(
+            step_id=step_id, token_ids=token_ids.tobytes(), step_time_ns=1, num_iterations=1, is_last=True
+        )
         self._add_logprobs(result, sampling, token_ids)
         return result
 
@@ -212,17 +219,17 @@ class StandInLanes:
         ]
 
     def _write_cache(self, lanes: Int64Array, starts: Int64Array, counts: Int64Array) -> None:
-        _check(
+        check(
             (starts + counts <= self._num_blocks[lanes] * self._limits.block_size).all(), "a row has no block"
         )
         slots, token_ids = self._slots(lanes, starts, counts)
-        _check(_is_distinct(slots), "two tokens are written to one slot")
-        _check((self._num_holders[slots // self._limits.block_size] == 1).all(), "a shared block is written")
+        check(is_distinct(slots), "two tokens are written to one slot")
+        check((self._num_holders[slots // self._limits.block_size] == 1).all(), "a shared block is written")
         self._cache[slots] = token_ids
 
     def _read_cache(self, lanes: Int64Array, ends: Int64Array) -> None:
         slots, token_ids = self._slots(lanes, np.zeros_like(ends), ends)
-        _check((self._cache[slots] == token_ids).all(), "the cache holds another request's tokens")
+        check((self._cache[slots] == token_ids).all(), "the cache holds another request's tokens")
 
     def _sample(self, lanes: Int64Array, positions: Int64Array) -> Int32Array:
         if self._script is not None:
@@ -248,8 +255,8 @@ class StandInLanes:
 
     def _check_lanes(self, lanes: Int64Array, verb: str) -> None:
         is_known = ((lanes >= 0) & (lanes < self._limits.max_num_seqs)).all()
-        _check(is_known and self.is_held[lanes].all(), f"lanes are {verb} but not all held")
+        check(is_known and self.is_held[lanes].all(), f"lanes are {verb} but not all held")
 
     def _check_blocks(self, block_ids: Int64Array) -> None:
         is_known = ((block_ids >= 1) & (block_ids <= self._limits.num_blocks)).all()
-        _check(is_known and _is_distinct(block_ids), "blocks are unknown or not distinct")
+        check(is_known and is_distinct(block_ids), "blocks are unknown or not distinct")

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+import numpy as np
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc
 
-from tests.stand_in_lanes import Int32Array, ProtocolFaultError, StandInLanes, StandInLimits
+from tests.stand_in_lanes import Int32Array, ProtocolFaultError, StandInLimits
+from tests.stand_in_leases import LeasingLanes, ended_lease
 
 _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
 
@@ -23,10 +25,12 @@ _OPTIONS = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_len
 class _Epoch:
     """One RunSteps stream."""
 
-    lanes: StandInLanes
+    lanes: LeasingLanes
     steps: asyncio.Queue[pb.Step] = field(default_factory=asyncio.Queue)
     outgoing: asyncio.Queue[pb.RunStepsResponse | grpc.StatusCode] = field(default_factory=asyncio.Queue)
     num_in_flight: int = 0
+    taken_over_by: int = 0
+    """Leases before this step end."""
     due_seconds: float = 0.0
     """When the last step ended, on the event loop's clock."""
 
@@ -58,6 +62,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.hellos: list[pb.EngineHello] = []
         self.num_steps = 0
         self.num_tokens = 0
+        self.num_leases = 0
+        self.num_leases_ended_early = 0
         self.num_heartbeats = 0
         """Heartbeats that came from the engine."""
         self.max_num_in_flight = 0
@@ -121,7 +127,7 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 f"the worker's config_hash is {self.limits.config_hash}, the engine's {hello.config_hash}",
             )
         epoch = self._epoch = _Epoch(
-            StandInLanes(self.limits, checks_cache=self._checks_cache, script=self._script)
+            LeasingLanes(self.limits, checks_cache=self._checks_cache, script=self._script)
         )
         tasks = [asyncio.create_task(self._read(requests, epoch)), asyncio.create_task(self._run(epoch))]
         tasks.append(asyncio.create_task(self._beat(epoch)))
@@ -152,32 +158,51 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 continue
             epoch.num_in_flight += 1
             self.max_num_in_flight = max(self.max_num_in_flight, epoch.num_in_flight)
-            if not request.HasField("step") or epoch.num_in_flight > self.limits.max_steps_in_flight:
+            most = self.limits.max_steps_in_flight + request.step.take_over
+            if not request.HasField("step") or epoch.num_in_flight > most:
                 self._fail(epoch, "no step, or too many steps in flight")
+            if request.step.take_over:
+                epoch.taken_over_by = request.step.step_id
             epoch.steps.put_nowait(request.step)
 
     async def _run(self, epoch: _Epoch) -> None:
-        now_seconds = asyncio.get_running_loop().time
         while True:
             if epoch.steps.empty():  # else the next step began when the last one ended
                 epoch.due_seconds = 0.0
             step = await epoch.steps.get()
             await self.may_run.wait()
-            if self.step_seconds:
-                epoch.due_seconds = (epoch.due_seconds or now_seconds()) + self.step_seconds
-                await asyncio.sleep(epoch.due_seconds - now_seconds())
             if self._is_killed_by(step):
                 epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
                 return
             try:
-                result = epoch.lanes.apply(step)
+                if step.num_steps > 1:
+                    epoch.lanes.begin_lease(step)
+                    self.num_leases += 1
+                is_last, iteration = False, 0
+                while not is_last:
+                    is_last = await self._run_iteration(step, iteration, epoch)
+                    iteration += 1
             except ProtocolFaultError as fault:
                 self._fail(epoch, f"step {step.step_id}: {fault}")
                 return
-            self.num_steps += 1
-            self.num_tokens += len(result.token_ids) // 4
             epoch.num_in_flight -= 1
-            epoch.outgoing.put_nowait(pb.RunStepsResponse(result=result))
+
+    async def _run_iteration(self, step: pb.Step, iteration: int, epoch: _Epoch) -> bool:
+        """Send the next result of a step or lease; tell whether it is the last."""
+        now_seconds = asyncio.get_running_loop().time
+        if step.num_steps > 1 and step.step_id < epoch.taken_over_by:
+            self.num_leases_ended_early += 1
+            result = ended_lease(step, iteration)
+        else:
+            if self.step_seconds:
+                epoch.due_seconds = (epoch.due_seconds or now_seconds()) + self.step_seconds
+                await asyncio.sleep(epoch.due_seconds - now_seconds())
+            is_lease = step.num_steps > 1
+            result = epoch.lanes.next_iteration(step, iteration) if is_lease else epoch.lanes.apply(step)
+        self.num_steps += result.num_iterations
+        self.num_tokens += int((np.frombuffer(result.token_ids, "<i4") >= 0).sum())
+        epoch.outgoing.put_nowait(pb.RunStepsResponse(result=result))
+        return bool(result.is_last)
 
     def _is_killed_by(self, step: pb.Step) -> bool:
         first_tokens = (int.from_bytes(one.token_ids[:4], "little") for one in step.admissions)
@@ -212,4 +237,5 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             dtype="none",
             attention_backend="none",
             tp_size=1,
+            max_lease_steps=64,
         )

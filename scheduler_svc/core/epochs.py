@@ -42,11 +42,8 @@ def end_epoch(state: SchedulerState) -> list[FinishedRequest]:
     """
     on_trial = _on_trial(state)
     suspects = list(state.late_requests.values())
-    for request in suspects:
-        request.num_tokens_in_doubt = request.num_tokens + request.num_late_rows
     for lane in state.lanes.admission_order.tolist():
         suspects.append(state.lanes.request(lane))
-        suspects[-1].num_tokens_in_doubt = int(state.lanes.num_known[lane])
         state.preempt(Lane(lane))
     state.start_epoch(state.limits)
     for request in suspects:

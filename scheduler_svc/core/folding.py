@@ -1,4 +1,4 @@
-"""Fold one step's result back: append tokens and end requests.
+"""Fold one step's result back, or that of one iteration of a lease: append tokens and end requests.
 
 Rows are matched through the FIFO of steps in flight, by lane and incarnation; a row whose request
 has ended is dropped, one whose request was preempted still counts. Knows nothing about planning.
@@ -16,22 +16,22 @@ NO_TOKEN = -2
 
 
 def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
-    """Fold the oldest step in flight.
+    """Fold the next result of the oldest step in flight.
 
     Returns:
         The tokens that count, with their owners, and the requests that ended with them.
     """
-    assert state.in_flight, f"step {result.step_id} has a result but nothing is in flight"
-    step = state.in_flight.popleft()
-    assert step.step_id == result.step_id, f"result of step {result.step_id}, expected {step.step_id}"
-    assert len(result.token_ids) == len(step.sample_lanes), "one token for each sampling row"
+    step = _take_step(state, result)
     lanes = state.lanes
-    is_live = lanes.incarnation == step.incarnations
-    lanes.num_computed += step.num_tokens * is_live
-    lanes.num_rows_in_flight -= step.num_rows * is_live
+    is_computed = is_live = lanes.incarnation == step.incarnations
+    if step.num_steps > 1:
+        is_computed = _count_iteration(state, step, result, is_live=is_live)
+    else:
+        lanes.num_computed += step.num_tokens * is_live
+        lanes.num_rows_in_flight -= step.num_rows * is_live
 
-    token_ids, token_lanes, kept = result.token_ids, step.sample_lanes, None
-    is_kept = is_live[token_lanes]
+    token_ids, token_lanes, kept = result.token_ids, step.sample_lanes[: len(result.token_ids)], None
+    is_kept = is_computed[token_lanes]
     if np.count_nonzero(is_kept) < len(is_kept):
         kept = is_kept.nonzero()[0]
         token_ids, token_lanes = token_ids[kept], token_lanes[kept]
@@ -39,7 +39,7 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     finished = _append_tokens(state, token_lanes, token_ids)
 
     if state.late_requests:
-        late = _fold_late_rows(state, step, result.token_ids, is_live=is_live)
+        late = _fold_late_rows(state, step, result, is_live=is_live)
         finished += late.finished
         if kept is not None:
             kept = np.concatenate([kept, np.array(late.indices, np.int64)])
@@ -54,6 +54,58 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
         logprobs=_select(result.logprobs, kept),
         finished=tuple(finished),
     )
+
+
+def _take_step(state: SchedulerState, result: StepResult) -> InFlightStep:
+    """Find the step that a result is of, the oldest; with its last result it is in flight no more."""
+    assert state.in_flight, f"step {result.step_id} has a result but nothing is in flight"
+    step = state.in_flight[0]
+    assert step.step_id == result.step_id, f"result of step {result.step_id}, expected {step.step_id}"
+    num_told = result.num_iterations
+    assert len(result.token_ids) == len(step.sample_lanes) * num_told, "one token for each sampling row"
+    if step.num_steps == 1:
+        assert (result.iteration, num_told, result.is_last) == (0, 1, True), "a step has one result"
+        return state.in_flight.popleft()
+    assert result.iteration == state.num_iterations_folded, "iterations come in order"
+    state.num_iterations_folded += num_told
+    assert num_told <= 1, "an iteration at a time"
+    is_complete = state.num_iterations_folded == step.num_steps
+    assert result.is_last or not is_complete, "the last iteration is the last result"
+    if result.is_last:
+        state.num_iterations_folded = 0
+        state.open_leases.close(step.step_id)
+        state.in_flight.popleft()
+    return step
+
+
+def _count_iteration(
+    state: SchedulerState, step: InFlightStep, result: StepResult, *, is_live: BoolArray
+) -> BoolArray:
+    """Count what an iteration of a lease computed; tell which lanes' requests got a token."""
+    lanes = state.lanes
+    if result.is_last:
+        lanes.num_rows_in_flight -= step.num_rows * is_live
+        _take_back_unused(state, step, result, is_live=is_live)
+    if not result.num_iterations:
+        return np.zeros_like(is_live)
+    is_computed = is_live & (step.num_tokens > result.iteration)
+    lanes.num_computed += is_computed
+    told = result.token_ids[is_computed[step.sample_lanes]]
+    assert told.min(initial=0) >= 0, "the worker ended a row that goes on"
+    return is_computed
+
+
+def _take_back_unused(
+    state: SchedulerState, step: InFlightStep, result: StepResult, *, is_live: BoolArray
+) -> None:
+    """Count no longer as scheduled what a lease that is over leaves unused."""
+    lanes, num_run = state.lanes, result.iteration + result.num_iterations
+    num_unused = np.maximum(step.num_tokens - num_run, 0) * is_live
+    lanes.num_scheduled -= num_unused
+    lanes.num_known -= num_unused
+    if (lanes.num_rows_in_flight[num_unused > 0] == 0).any():
+        # Later steps left these rows out, since they seemed to be at their ends.
+        state.open_leases.ask_end()
 
 
 def _append_tokens(
@@ -104,30 +156,32 @@ class _LateOutputs:
 
 
 def _fold_late_rows(
-    state: SchedulerState, step: InFlightStep, token_ids: Int32Array, *, is_live: BoolArray
+    state: SchedulerState, step: InFlightStep, result: StepResult, *, is_live: BoolArray
 ) -> _LateOutputs:
     """Fold the rows whose lane was taken away meanwhile."""
     late = _LateOutputs()
-    index_of_lane = {lane: index for index, lane in enumerate(step.sample_lanes.tolist())}
+    lanes_told = step.sample_lanes[: len(result.token_ids)]
+    index_of_lane = {lane: index for index, lane in enumerate(lanes_told.tolist())}
     for lane in (~is_live & (step.num_rows > 0)).nonzero()[0].tolist():
         incarnation = Incarnation(int(step.incarnations[lane]))
         request = state.late_requests.get(incarnation)
         if request is None:
             continue  # the request has ended: its row is dropped
-        request.num_late_rows -= 1
+        request.num_late_rows -= result.is_last
         if not request.num_late_rows:
             del state.late_requests[incarnation]
         index = index_of_lane.get(lane)
-        if index is not None:
+        if index is not None and step.num_tokens[lane] > result.iteration:
             late.indices.append(index)
             late.owners.append(request.owner)
             late.handles.append(request.handle)
-            late.finished += _append_late_token(state, request, int(token_ids[index]))
+            late.finished += _append_late_token(state, request, int(result.token_ids[index]))
     return late
 
 
 def _append_late_token(state: SchedulerState, request: Request, token_id: int) -> list[FinishedRequest]:
     """Append a token to a preempted request, which may end with it."""
+    assert token_id >= 0, "the worker ended a row that goes on"
     position = request.num_tokens
     request.token_ids = np.append(request.token_ids, np.int32(token_id))
     sampling = request.sampling

@@ -44,6 +44,7 @@ def _check_prefix_cache(state: SchedulerState) -> None:
 def _check_lanes(state: SchedulerState) -> None:
     lanes, block_size = state.lanes, state.limits.block_size
     in_flight = Counter(int(i) for step in state.in_flight for i in step.incarnations)
+    to_come = _tokens_to_come(state)
     write_slots: set[tuple[int, int]] = set()
     for lane in lanes.admission_order.tolist():
         request = lanes.request(lane)
@@ -55,6 +56,7 @@ def _check_lanes(state: SchedulerState) -> None:
             "tokens stay in bounds"
         )
         assert computed <= scheduled < known, "computed <= scheduled < known"
+        assert known - folded == to_come[request.incarnation], "known tokens are folded or in flight"
         num_slots = len(lanes.block_ids[lane]) * block_size
         assert num_slots == lanes.num_slots[lane], "a table's length is counted"
         assert scheduled <= num_slots, "every scheduled token has a slot"
@@ -65,6 +67,17 @@ def _check_lanes(state: SchedulerState) -> None:
         }
         assert not write_slots & slots, "slots being written are distinct"
         write_slots |= slots
+
+
+def _tokens_to_come(state: SchedulerState) -> Counter[int]:
+    """Count the tokens that the rows in flight of each incarnation sample at most."""
+    num_told, to_come = state.num_iterations_folded, Counter[int]()
+    for step in state.in_flight:
+        for lane in step.sample_lanes.tolist():
+            num_granted = int(step.num_tokens[lane]) if step.num_steps > 1 else 1
+            to_come[int(step.incarnations[lane])] += max(num_granted - num_told, 0)
+        num_told = 0
+    return to_come
 
 
 def _check_requests(state: SchedulerState) -> None:

@@ -52,7 +52,12 @@ class StepPlan:
     row_lanes: Int32Array
     """Decode rows first; may be empty when there are only releases to tell."""
     row_num_tokens: Int32Array
+    """In a lease: the most iterations that the row takes part in."""
     row_samples: BoolArray
+    num_steps: int = 1
+    """Above 1: a lease of so many iterations, whose rows are all decodes."""
+    takes_over: bool = False
+    """Leases before this step end at their next boundary; else it waits for their end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +68,45 @@ class Logprobs:
     token_ids: Int32Array
     values: Float32Array
 
+    def part(self, tokens: slice) -> "Logprobs":
+        """Give the entries of some tokens that stand next to each other."""
+        counts = self.counts[tokens]
+        start = int(self.counts[: tokens.start].sum())
+        entries = slice(start, start + int(counts.sum()))
+        return Logprobs(counts=counts, token_ids=self.token_ids[entries], values=self.values[entries])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What the worker sampled in one step: a token for each sampling row, in row order."""
+    """What the worker sampled in one step, or one iteration of a lease: a token for each sampling row."""
 
     step_id: int
     token_ids: Int32Array
+    """In row order; in a lease, -1 for a row that had ended before."""
     logprobs: Logprobs | None = None
+    iteration: int = 0
+    num_iterations: int = 1
+    """0 where there is only to tell that a lease ended before its ``iteration``; above 1 where joined
+    on the way: the core folds the parts."""
+    is_last: bool = True
+    """Whether the step is over; a lease may be, early."""
+
+    def parts(self) -> "tuple[StepResult, ...]":
+        """Split a result of several iterations; one of fewer is its own part."""
+        if self.num_iterations <= 1:
+            return (self,)
+        num_rows = len(self.token_ids) // self.num_iterations
+        return tuple(self._part(index, num_rows) for index in range(self.num_iterations))
+
+    def _part(self, index: int, num_rows: int) -> "StepResult":
+        rows = slice(index * num_rows, (index + 1) * num_rows)
+        return StepResult(
+            step_id=self.step_id,
+            token_ids=self.token_ids[rows],
+            logprobs=None if self.logprobs is None else self.logprobs.part(rows),
+            iteration=self.iteration + index,
+            is_last=self.is_last and index == self.num_iterations - 1,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

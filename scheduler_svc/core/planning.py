@@ -6,8 +6,9 @@ one's result is in. Knows nothing about results.
 
 import numpy as np
 
-from scheduler_svc.core.block_hash import hash_known_blocks
-from scheduler_svc.core.epochs import may_start, note_start
+from scheduler_svc.core.epochs import note_start
+from scheduler_svc.core.fitting import cached_if_fits, is_startable
+from scheduler_svc.core.leasing import grant_lease, is_take_over_due, may_lease
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
 from scheduler_svc.core.state import InFlightStep, SchedulerState
@@ -28,6 +29,8 @@ class _Draft:
     def __init__(self, budget_left: int) -> None:
         self.budget_left = budget_left
         self.decode_lanes: Int64Array
+        self.lease_num_tokens: Int64Array | None = None
+        """Of a lease: the most tokens of each decode row."""
         self.chunk_lanes: list[int] = []
         self.chunk_num_tokens: list[int] = []
         self.chunk_samples: list[bool] = []
@@ -48,10 +51,13 @@ class _Draft:
         self.append_block_ids.extend(block_ids)
 
 
-def plan_step(state: SchedulerState) -> StepPlan | None:
+def plan_step(state: SchedulerState, num_steps: int) -> StepPlan | None:
     """Plan one step, or give None where there is nothing to run and nothing to release."""
     draft = _Draft(budget_left=state.limits.max_num_batched_tokens)
+    if is_take_over_due(state):
+        state.open_leases.ask_end()
     is_decode, prefill_lanes = split_rows(state.lanes)
+    num_waiting_rows = int(np.count_nonzero(is_decode)) + len(prefill_lanes) if num_steps > 1 else 0
     draft.decode_lanes = _grow_decode_lanes(state, draft, is_decode).nonzero()[0]
     draft.budget_left -= len(draft.decode_lanes)
     for lane in prefill_lanes.tolist():
@@ -61,6 +67,8 @@ def plan_step(state: SchedulerState) -> StepPlan | None:
     # What a preemption freed is for those who run: admitting into it would only preempt again.
     if not draft.has_preempted:
         _admit(state, draft)
+    if 0 < num_waiting_rows == len(draft.decode_lanes):
+        _plan_lease(state, draft, num_steps)
     return _commit(state, draft)
 
 
@@ -107,6 +115,17 @@ def _make_room(state: SchedulerState, draft: _Draft, lane: Lane, *, planned: tup
     return True
 
 
+def _plan_lease(state: SchedulerState, draft: _Draft, num_steps: int) -> None:
+    """Make a lease of a step of decodes, where nobody needs the next step to be another."""
+    if draft.chunk_lanes or draft.has_preempted or not may_lease(state):
+        return
+    grant = grant_lease(state, draft.decode_lanes, num_steps=num_steps)
+    if grant is not None:
+        draft.lease_num_tokens = grant.num_tokens
+        draft.append_lanes += grant.append_lanes
+        draft.append_block_ids += grant.append_block_ids
+
+
 def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
     """Plan the next chunk of a prompt that is under way, as much of it as there is room for."""
     lanes, block_size = state.lanes, state.limits.block_size
@@ -136,24 +155,18 @@ def _admit(state: SchedulerState, draft: _Draft) -> None:
         and state.lanes.has_free_lane
     ):
         request = state.queues.peek()
-        if request is None or request.num_late_rows or not may_start(state, request):
-            return
-        if not _try_admit(state, draft, request):
+        if request is None or not is_startable(state, request) or not _try_admit(state, draft, request):
             return
 
 
 def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     """Give a lane to this request, if its known tokens fit beside those that run."""
+    cached = cached_if_fits(state, request)
+    if cached is None:
+        return False
     pool, block_size = state.pool, state.limits.block_size
-    cached = match_prefix(state, request)
     num_known, num_cached_tokens = request.num_tokens, len(cached) * block_size
     num_tokens = min(num_known - num_cached_tokens, draft.budget_left)
-    # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
-    num_wanted = num_blocks_for(num_known + 1, block_size) - len(cached)
-    # The first comparison is the second with all of them free, and nearly always settles it.
-    num_needed = num_wanted + len(cached)
-    if num_needed > pool.num_free and num_wanted > pool.num_free - pool.num_free_among(cached):
-        return False
     pool.share(cached)
     block_ids = pool.allocate(num_blocks_for(num_cached_tokens + num_tokens, block_size) - len(cached))
     assert block_ids is not None, "the room was checked"
@@ -163,16 +176,6 @@ def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
     draft.num_admitted_tokens += num_known
     draft.add_chunk(request.lane, num_tokens, samples=num_cached_tokens + num_tokens == num_known)
     return True
-
-
-def match_prefix(state: SchedulerState, request: Request) -> list[BlockId]:
-    """Find the blocks of the prefix cache that a request without a lane could start with."""
-    block_size = state.limits.block_size
-    # At least one token is always computed: the last block is never taken whole from the cache.
-    num_matchable = (request.num_tokens - 1) // block_size
-    if len(request.block_hashes) < num_matchable or request.hash_block_size != block_size:
-        hash_known_blocks(request, block_size)
-    return state.pool.match(request.block_hashes[:num_matchable])
 
 
 def _occupy(state: SchedulerState, request: Request, table: list[BlockId], *, num_cached_tokens: int) -> None:
@@ -222,6 +225,10 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
         row_lanes = np.concatenate([row_lanes, draft.chunk_lanes])
         num_tokens[num_decode:] = draft.chunk_num_tokens
         samples[num_decode:] = draft.chunk_samples
+        # Prompts are never left to wait for a lease's end.
+        state.open_leases.ask_end()
+    elif draft.lease_num_tokens is not None:
+        num_tokens = draft.lease_num_tokens.astype(np.int32)
     plan = StepPlan(
         step_id=state.next_step_id,
         released_lanes=np.array(state.pending_releases, np.int32),
@@ -231,6 +238,8 @@ def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
         row_lanes=row_lanes.astype(np.int32),
         row_num_tokens=num_tokens,
         row_samples=samples,
+        num_steps=1 if draft.lease_num_tokens is None else int(draft.lease_num_tokens.max()),
+        takes_over=state.open_leases.must_end,
     )
     _note_in_flight(state, plan, row_lanes, all_sample=all(draft.chunk_samples))
     _register_prompt_blocks(state, draft.chunk_lanes)
@@ -250,7 +259,7 @@ def _note_in_flight(
     lanes.num_scheduled += num_tokens
     lanes.num_rows_in_flight += num_rows
     if all_sample:
-        lanes.num_known += num_rows
+        lanes.num_known += num_tokens if plan.num_steps > 1 else num_rows
     else:
         lanes.num_known[sample_lanes] += 1
     state.in_flight.append(
@@ -260,8 +269,13 @@ def _note_in_flight(
             num_tokens=num_tokens,
             incarnations=lanes.incarnation * num_rows,
             sample_lanes=sample_lanes,
+            num_steps=plan.num_steps,
         )
     )
+    if plan.takes_over:
+        state.open_leases.take_over()
+    if plan.num_steps > 1:
+        state.open_leases.add(plan.step_id)
     state.next_step_id += 1
     state.pending_releases = []
 

@@ -2,7 +2,7 @@
 
     add / finish        a request comes, or is ended from outside
     schedule            the next step's plan; may run ahead of results
-    update              the oldest step's result, folded back
+    update              the oldest step's next result, folded back
     lose_worker / reset a worker epoch ended, or another begins: what the worker held is forgotten
     give_away / adopt   live requests move to the core of another worker group
 
@@ -13,12 +13,14 @@ is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 from scheduler_svc.core import epochs
 from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.capacity import max_total_tokens
+from scheduler_svc.core.fitting import match_prefix
 from scheduler_svc.core.folding import fold_result
 from scheduler_svc.core.invariants import check_invariants
+from scheduler_svc.core.leasing import is_take_over_due
 from scheduler_svc.core.plan import CoreState, FinishedRequest, StepOutputs, StepPlan, StepResult
-from scheduler_svc.core.planning import match_prefix, plan_step
+from scheduler_svc.core.planning import plan_step
 from scheduler_svc.core.state import SchedulerState
-from scheduler_svc.core.types import CoreLimits, FinishReason, Request
+from scheduler_svc.core.types import CoreLimits, FinishReason, Request, RequestStatus
 from scheduler_svc.errors import DuplicateRequestError, InvalidRequestError, QueueFullError
 
 
@@ -101,18 +103,36 @@ class Scheduler:
         request = self._state.requests.get(request_id)
         if request is None:
             return None
-        finished = self._state.end(request, reason, num_tokens=num_tokens)
+        state = self._state
+        if request.status is RequestStatus.RUNNING and state.lanes.num_rows_in_flight[request.lane]:
+            # The worker does not know yet: in a lease the row would go on and on.
+            state.open_leases.ask_end()
+        finished = state.end(request, reason, num_tokens=num_tokens)
         self._check()
         return finished
 
-    def schedule(self) -> StepPlan | None:
-        """Plan the next step; None where nothing can run now and there is nothing to release."""
-        plan = plan_step(self._state)
+    def schedule(self, *, num_steps: int = 1) -> StepPlan | None:
+        """Plan the next step; None where nothing can run now and there is nothing to release.
+
+        Args:
+            num_steps: iterations wanted, should the step have decode rows only and nobody wait for
+                a step of another kind; fewer are planned where blocks are short.
+        """
+        plan = plan_step(self._state, num_steps)
         self._check()
         return plan
 
+    @property
+    def is_take_over_due(self) -> bool:
+        """Whether a lease is in flight that should not be waited for: the next plan takes over.
+
+        A request can be admitted, one with rows in flight was ended or preempted, or one was left
+        out of the lease.
+        """
+        return is_take_over_due(self._state)
+
     def update(self, result: StepResult) -> StepOutputs:
-        """Fold the result of the oldest step in flight."""
+        """Fold the next result of the oldest step in flight."""
         outputs = fold_result(self._state, result)
         self._check()
         return outputs

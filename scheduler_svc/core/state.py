@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from scheduler_svc.core.block_hash import extend_block_hashes
 from scheduler_svc.core.block_pool import BlockPool
 from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.open_leases import OpenLeases
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.queues import RequestQueues
 from scheduler_svc.core.types import (
@@ -36,6 +37,8 @@ class InFlightStep:
     """By lane, as of when it was planned; 0 where the lane has no row."""
     sample_lanes: Int64Array
     """The lane of each token that comes back."""
+    num_steps: int
+    """Above 1: a lease, whose rows each compute up to ``num_tokens`` tokens, one an iteration."""
 
 
 @dataclass(slots=True)
@@ -67,6 +70,9 @@ class SchedulerState:
         self.pool = BlockPool(limits.num_blocks)
         self.lanes = LaneTable(limits.max_num_seqs, limits.max_model_len)
         self.in_flight: deque[InFlightStep] = deque()
+        self.num_iterations_folded = 0
+        """Of the oldest step in flight."""
+        self.open_leases = OpenLeases()
         self.late_requests: dict[Incarnation, Request] = {}
         """Preempted requests with rows in flight, by the incarnation of those rows."""
         self.pending_releases: list[Lane] = []
@@ -79,8 +85,11 @@ class SchedulerState:
         """Take a lane from its request, which runs again once its rows in flight are folded."""
         request = self.lanes.request(lane)
         request.num_late_rows = int(self.lanes.num_rows_in_flight[lane])
+        request.num_tokens_in_doubt = int(self.lanes.num_known[lane])
         if request.num_late_rows:
             self.late_requests[request.incarnation] = request
+            # It runs again once they are folded, which a lease would put off.
+            self.open_leases.ask_end()
         self._release_lane(request)
         self.queues.push_preempted(request)
         request.num_preemptions += 1

@@ -85,6 +85,10 @@ def plan_to_pb(plan: StepPlan) -> pb.RunStepsRequest:
     step.row_lanes = int32_bytes(plan.row_lanes)
     step.row_num_tokens = int32_bytes(plan.row_num_tokens)
     step.row_samples = plan.row_samples.tobytes()
+    if plan.num_steps > 1:
+        step.num_steps = plan.num_steps
+    if plan.takes_over:
+        step.take_over = True
     return request
 
 
@@ -157,4 +161,11 @@ def result_from_pb(result: pb.StepResult) -> StepResult:
             raise ValueError(f"{len(logprobs.counts)} logprob counts for {len(token_ids)} tokens")
         if len(logprobs.token_ids) != num_entries or len(logprobs.values) != num_entries:
             raise ValueError(f"logprob counts add up to {num_entries}, but the entries are as many as not")
-    return StepResult(step_id=result.step_id, token_ids=token_ids, logprobs=logprobs)
+    return StepResult(
+        step_id=result.step_id,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        iteration=result.iteration,
+        num_iterations=result.num_iterations,
+        is_last=result.is_last,
+    )

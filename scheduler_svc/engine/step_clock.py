@@ -34,9 +34,10 @@ class StepSize:
 
 
 def size_of(plan: StepPlan) -> StepSize:
-    """Tell how large a step is."""
-    num_tokens = int(plan.row_num_tokens.sum())
-    return StepSize(num_tokens.bit_length(), num_tokens == len(plan.row_lanes))
+    """Tell how large a step is; of a lease, one iteration."""
+    num_rows = len(plan.row_lanes)
+    num_tokens = num_rows if plan.num_steps > 1 else int(plan.row_num_tokens.sum())
+    return StepSize(num_tokens.bit_length(), num_tokens == num_rows)
 
 
 class StepClock:

@@ -1,6 +1,7 @@
 """The steps sent to a worker and not answered: a FIFO that holds each answer to what was sent.
 
-A step's time starts when it becomes the oldest: those behind it wait for it, not for the worker.
+A step's time starts when it becomes the oldest: those behind it wait for it, not for the worker. A
+lease's starts again with each of its answers.
 Knows nothing about streams, nor what time it is (the caller says so).
 """
 
@@ -15,12 +16,16 @@ class EpochEndedError(Exception):
     """The worker epoch ended, or must end; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _SentStep:
     step_id: int
     num_tokens: int
-    """Sampling rows: as many tokens must come back."""
+    """Sampling rows: as many tokens must come back, of a lease in each iteration."""
     size: StepSize
+    num_steps: int
+    sent_seconds: float
+    num_told: int = 0
+    """Iterations answered."""
 
 
 class StepsInFlight:
@@ -40,11 +45,21 @@ class StepsInFlight:
         """Note that a step was sent."""
         if not self._steps:
             self._oldest_since_seconds = now_seconds
-        num_tokens = int(plan.row_samples.sum())
-        self._steps.append(_SentStep(step_id=plan.step_id, num_tokens=num_tokens, size=size_of(plan)))
+        self._steps.append(
+            _SentStep(
+                step_id=plan.step_id,
+                num_tokens=int(plan.row_samples.sum()),
+                size=size_of(plan),
+                num_steps=plan.num_steps,
+                sent_seconds=now_seconds,
+            )
+        )
 
-    def take_answer(self, result: StepResult, now_seconds: float) -> None:
-        """Match a result with the oldest step, which is in flight no more.
+    def take_answer(self, result: StepResult, now_seconds: float) -> float:
+        """Match a result with the oldest step, which with its last one is in flight no more.
+
+        Returns:
+            Seconds since the step was sent.
 
         Raises:
             EpochEndedError: if it does not answer that step.
@@ -54,19 +69,41 @@ class StepsInFlight:
             raise EpochEndedError(
                 f"the worker answered step {result.step_id}, but the oldest in flight is {oldest}"
             )
-        expected = self._steps.popleft()
-        self._clock.note(expected.size, now_seconds - self._oldest_since_seconds)
+        expected = self._steps[0]
+        if result.num_iterations > 0:
+            seconds = (now_seconds - self._oldest_since_seconds) / result.num_iterations
+            self._clock.note(expected.size, seconds)
         self._oldest_since_seconds = now_seconds
-        token_ids = result.token_ids
-        if len(token_ids) != expected.num_tokens:
+        self._check_iterations(result, expected)
+        token_ids, num_tokens = result.token_ids, expected.num_tokens * result.num_iterations
+        if len(token_ids) != num_tokens:
             raise EpochEndedError(
                 f"the worker answered step {expected.step_id} with {len(token_ids)} tokens, "
-                f"but {expected.num_tokens} were asked for"
+                f"but {num_tokens} were asked for"
             )
-        if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
+        # In a lease, -1 stands for a row that had ended.
+        lowest = -1 if expected.num_steps > 1 else 0
+        if len(token_ids) and not lowest <= token_ids.min() <= token_ids.max() < self._vocab_size:
             raise EpochEndedError(
                 f"the worker answered step {expected.step_id} with a token outside the vocabulary"
             )
+        if result.is_last:
+            self._steps.popleft()
+        return now_seconds - expected.sent_seconds
+
+    def _check_iterations(self, result: StepResult, expected: _SentStep) -> None:
+        """Take the iterations told as the next ones of their step."""
+        num_told = expected.num_told + result.num_iterations
+        is_complete = num_told == expected.num_steps
+        is_right = result.iteration == expected.num_told and num_told <= expected.num_steps
+        is_right &= result.is_last if is_complete else expected.num_steps > 1
+        is_right &= result.num_iterations > 0 or result.is_last
+        if not is_right:
+            raise EpochEndedError(
+                f"the worker told {result.num_iterations} iterations of step {expected.step_id} from "
+                f"{result.iteration} on, but {expected.num_told} of {expected.num_steps} were told before"
+            )
+        expected.num_told = num_told
 
     def forgive(self, seconds: float) -> None:
         """Take off time in which this process itself stood still."""

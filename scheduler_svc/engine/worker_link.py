@@ -239,7 +239,8 @@ class WorkerLink:
         except ValueError as error:
             raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
         self._steps.take_answer(result, time.monotonic())
-        self._post(ResultArrived(group=self._options.group, result=result))
+        for part in result.parts():
+            self._post(ResultArrived(group=self._options.group, result=part))
 
     async def _watch(self) -> None:
         """Send heartbeats; end the epoch when the worker is silent or its oldest step is too old."""

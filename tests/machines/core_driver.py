@@ -16,6 +16,7 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import CoreLimits, FinishReason, Request, SamplingParams
 from tests.machines.books import InFlight, Tracked, copy_plan
 from tests.machines.naive_worker import NaiveWorker
+from tests.machines.plan_run import PlanRun
 
 MakeScheduler = Callable[[CoreLimits], Scheduler]
 
@@ -36,6 +37,11 @@ class CoreDriver:
         self.in_flight: deque[InFlight] = deque()
         self.worker = NaiveWorker(limits, self._salt_of)
         self.num_preemptions = 0
+        self.num_leases_ended_early = 0
+        self.take_over_delay = 0
+        """Iterations that leases in flight still run before the worker hears of a plan that takes over."""
+        self.is_end_apart = False
+        """Whether an early end is told in a result of its own."""
         self.has_failed = False
         """Whether a call went wrong, after which nothing more can be told."""
 
@@ -100,18 +106,37 @@ class CoreDriver:
                 self._end(finished)
         return finished
 
-    def schedule(self) -> StepPlan | None:
+    def schedule(self, num_steps: int = 1) -> StepPlan | None:
         """Ask for the next plan and send it."""
         with self._checked():
-            plan = self.core.schedule()
+            is_take_over_due = self.core.is_take_over_due
+            plan = self.core.schedule(num_steps=num_steps)
             if plan is not None:
+                assert plan.num_steps <= num_steps, "a longer lease than was asked for"
+                self._check_take_over(plan, is_due=is_take_over_due)
                 self._take_plan(plan)
         return plan
 
+    def _check_take_over(self, plan: StepPlan, *, is_due: bool) -> None:
+        """Assert that nothing waits for a lease's end that need not; then end those in flight."""
+        is_any_open = any(step.run.is_open for step in self.in_flight)
+        has_prefill = plan.num_steps == 1 and bool(
+            (plan.row_num_tokens > 1).any() or not plan.row_samples.all()
+        )
+        if is_due or (is_any_open and (plan.admissions or has_prefill)):
+            assert plan.takes_over, "what is urgent waits for a lease"
+        if plan.takes_over:
+            assert is_any_open, "nothing is there to take over"
+            delay = self.take_over_delay
+            for step in self.in_flight:
+                delay = step.run.take_over(delay)
+
     def _take_plan(self, plan: StepPlan) -> None:
         lanes = {tracked.lane: handle for handle, tracked in self.requests.items() if tracked.lane >= 0}
+        num_preemptions = self.num_preemptions
         for lane in plan.released_lanes.tolist():
             self._release(self.requests[lanes.pop(lane)])
+        assert plan.num_steps == 1 or self.num_preemptions == num_preemptions, "a lease preempts"
         for admission in plan.admissions:
             lanes[admission.lane] = admission.handle
             self._admit(admission)
@@ -122,7 +147,7 @@ class CoreDriver:
             self._check_row(handle)
         samples = zip(row_handles, plan.row_samples.tolist(), strict=True)
         step = InFlight(
-            plan=plan,
+            run=PlanRun(worker=self.worker, plan=plan),
             copy=copy_plan(plan),
             row_handles=row_handles,
             sampling_handles=tuple(handle for handle, is_sampling in samples if is_sampling),
@@ -163,16 +188,21 @@ class CoreDriver:
         assert is_allowed, "a request that does not run ahead has two rows in flight"
 
     def update(self) -> StepOutputs:
-        """Run the oldest step in flight and fold its result in."""
+        """Run the oldest step in flight up to its next result, and fold that in."""
         with self._checked():
-            step = self.in_flight.popleft()
+            step = self.in_flight[0]
             assert copy_plan(step.plan) == step.copy, "a plan changed after it was returned"
-            result = self.worker.execute(step.plan)
+            result = step.run.next_result(is_end_apart=self.is_end_apart)
+            if result.is_last:
+                self.in_flight.popleft()
+                self.num_leases_ended_early += step.run.num_told < step.plan.num_steps > 1
+            live = ((self.requests[handle], token) for handle, token in step.tokens(result))
             expected = [
-                (self.requests[handle].request.owner, handle, token)
-                for handle, token in zip(step.sampling_handles, result.token_ids.tolist(), strict=True)
-                if self.requests[handle].ended is None
+                (tracked.request.owner, tracked.request.handle, token)
+                for tracked, token in live
+                if tracked.ended is None
             ]
+            assert all(token >= 0 for _, _, token in expected), "the worker stopped a request that goes on"
             outputs = self.core.update(result)
             found = zip(
                 outputs.owners.tolist(), outputs.handles.tolist(), outputs.token_ids.tolist(), strict=True
@@ -192,19 +222,8 @@ class CoreDriver:
                 must_end.add(handle)
         assert {finished.handle for finished in outputs.finished} == must_end, "who ends with this step"
         for finished in outputs.finished:
-            self._check_natural_end(finished)
+            self.requests[finished.handle].check_natural_end(finished)
             self._end(finished)
-
-    def _check_natural_end(self, finished: FinishedRequest) -> None:
-        tracked = self.requests[finished.handle]
-        last = tracked.output[-1]
-        if last in tracked.request.sampling.stop_token_ids:
-            assert finished.reason is FinishReason.STOP_TOKEN
-            assert finished.matched_stop_token_id == last
-        else:
-            assert finished.reason is FinishReason.LENGTH
-            assert finished.matched_stop_token_id is None
-        assert finished.num_output_tokens == len(tracked.output)
 
     def _end(self, finished: FinishedRequest) -> None:
         tracked = self.requests[finished.handle]
@@ -225,7 +244,7 @@ class CoreDriver:
         with self._checked():
             ended = self._move(limits) if is_move else self.core.reset(limits)
             for finished in ended:
-                self._check_end_by_reset(finished)
+                self.requests[finished.handle].check_end_by_reset(finished, limits)
                 self._end(finished)
         return ended
 
@@ -235,21 +254,6 @@ class CoreDriver:
         moving, self.core = self.core.give_away(), self._make_scheduler(limits)
         unfit = [self.core.adopt(request) for request in moving]
         return (*lost, *(finished for finished in unfit if finished is not None))
-
-    def _check_end_by_reset(self, finished: FinishedRequest) -> None:
-        tracked, limits = self.requests[finished.handle], self.limits
-        num_prompt_tokens, max_tokens = tracked.request.num_prompt_tokens, tracked.request.max_tokens
-        most = min(limits.max_model_len, limits.num_blocks * limits.block_size)
-        if finished.reason is FinishReason.LENGTH:
-            assert num_prompt_tokens < most <= num_prompt_tokens + len(tracked.output)
-        elif finished.reason is FinishReason.DOES_NOT_FIT:
-            assert num_prompt_tokens + (max_tokens or 1) > most
-            assert str(limits.max_model_len) in finished.message
-        else:
-            assert finished.reason is FinishReason.WORKER_LOST
-            assert tracked.num_admissions >= 3, "running when three workers were lost"
-            assert finished.message
-        assert finished.num_output_tokens == len(tracked.output)
 
     def held_blocks(self) -> set[int]:
         """Blocks that plans gave to requests that still run."""
@@ -265,17 +269,21 @@ class CoreDriver:
         assert state.num_waiting + state.num_running + state.num_preempted == len(self.live_handles)
         assert state.num_steps_in_flight == self.core.num_steps_in_flight == len(self.in_flight)
 
-    def fill(self, depth: int) -> None:
+    def may_schedule(self, depth: int) -> bool:
+        """Tell whether there is a credit: one more than ``depth`` for what is to take over."""
+        return len(self.in_flight) < depth or (len(self.in_flight) == depth and self.core.is_take_over_due)
+
+    def fill(self, depth: int, num_steps: int = 1) -> None:
         """Plan as far ahead as may be."""
-        while len(self.in_flight) < depth and self.schedule() is not None:
+        while self.may_schedule(depth) and self.schedule(num_steps) is not None:
             pass
 
-    def drain(self, depth: int) -> None:
+    def drain(self, depth: int, num_steps: int = 1) -> None:
         """Run until nothing is left to do, within a bounded number of steps; then nothing is held."""
         remaining = sum(1 + self.requests[handle].request.max_total_tokens for handle in self.live_handles)
         for _ in range(8 * depth * (remaining + 2)):
             is_at_rest, has_work = not self.in_flight, bool(self.live_handles)
-            self.fill(depth)
+            self.fill(depth, num_steps)
             if is_at_rest and has_work:
                 assert any(step.row_handles for step in self.in_flight), "nothing runs, nor is due"
             if not self.in_flight:

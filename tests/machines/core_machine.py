@@ -81,12 +81,24 @@ class CoreMachine(RuleBasedStateMachine):
         """Make the core under test; faulty machines override this."""
         return make_checked_scheduler(limits)
 
-    @initialize(limits=core_limits(), depth=st.sampled_from([2, 3, 4, 1]), wishes=WISH_LISTS)
-    def start(self, limits: CoreLimits, depth: int, wishes: list[Wish]) -> None:
+    @initialize(
+        limits=core_limits(),
+        depth=st.sampled_from([2, 3, 4, 1]),
+        num_steps=st.sampled_from([1, 3, 8, 2]),
+        wishes=WISH_LISTS,
+    )
+    def start(self, limits: CoreLimits, depth: int, num_steps: int, wishes: list[Wish]) -> None:
         """Begin an epoch."""
         self.driver = CoreDriver(limits, self.make_scheduler)
         self.depth = depth
+        self.num_steps = num_steps
         self.add(wishes)
+
+    @rule(delay=st.sampled_from([0, 1, 2, 5, 20]), is_end_apart=st.booleans())
+    def change_worker(self, delay: int, is_end_apart: bool) -> None:
+        """Let the worker hear sooner or later of what takes over, and tell the end of leases otherwise."""
+        self.driver.take_over_delay = delay
+        self.driver.is_end_apart = is_end_apart
 
     @rule(wishes=WISH_LISTS)
     def add(self, wishes: list[Wish]) -> None:
@@ -164,24 +176,25 @@ class CoreMachine(RuleBasedStateMachine):
             max_tokens=max_tokens,
         )
 
-    @precondition(lambda self: len(self.driver.in_flight) < self.depth)
-    @rule()
-    def schedule(self) -> None:
-        """Plan one step ahead."""
-        self.driver.schedule()
+    @precondition(lambda self: self.driver.may_schedule(self.depth))
+    @rule(num_steps=st.none() | st.integers(1, 8))
+    def schedule(self, num_steps: int | None) -> None:
+        """Plan one step or lease ahead."""
+        self.driver.schedule(num_steps or self.num_steps)
 
     @precondition(lambda self: self.driver.in_flight)
     @rule(num_steps=st.integers(1, 4))
     def update(self, num_steps: int) -> None:
         """Fold the oldest results in, late as they are."""
-        for _ in range(min(num_steps, len(self.driver.in_flight))):
-            self.driver.update()
+        for _ in range(num_steps):
+            if self.driver.in_flight:
+                self.driver.update()
 
     @rule(num_steps=st.integers(1, 16))
     def run(self, num_steps: int) -> None:
         """Go on for a while as an engine does: as far ahead as may be."""
         for _ in range(num_steps):
-            self.driver.fill(self.depth)
+            self.driver.fill(self.depth, self.num_steps)
             if self.driver.in_flight:
                 self.driver.update()
 
@@ -193,4 +206,4 @@ class CoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Come to rest with nothing held."""
         if hasattr(self, "driver") and not self.driver.has_failed:
-            self.driver.drain(self.depth)
+            self.driver.drain(self.depth, self.num_steps)

@@ -9,9 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from scheduler_svc.core.plan import Admission, StepPlan, StepResult
+from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.types import CoreLimits, SamplingParams
 
 STOP_IDS = (7, 65_543)
@@ -50,6 +48,12 @@ class NaiveLane:
     max_total_tokens: int
     sampling: SamplingParams
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether its last token is a stop id that it sampled."""
+        has_output = len(self.token_ids) > self.num_prompt_tokens
+        return has_output and self.token_ids[-1] in self.sampling.stop_token_ids
+
     def kv_content(self, position: int) -> KvContent:
         """Tell what the slot of ``position`` must hold."""
         return self.salt, tuple(self.token_ids[: position + 1])
@@ -66,8 +70,8 @@ class NaiveWorker:
         self.num_steps = 0
         self.incarnations: set[int] = set()
 
-    def execute(self, plan: StepPlan) -> StepResult:
-        """Run one step: releases, admissions, block appends, rows."""
+    def apply(self, plan: StepPlan) -> None:
+        """Carry out what comes before a plan's rows: releases, admissions, block appends."""
         self.num_steps += 1
         assert plan.step_id == self.num_steps, f"step {plan.step_id} comes after {self.num_steps - 1}"
         for lane in plan.released_lanes.tolist():
@@ -76,10 +80,51 @@ class NaiveWorker:
             self._admit(admission)
         for lane, block_id in zip(plan.append_lanes.tolist(), plan.append_block_ids.tolist(), strict=True):
             self._append_block(lane, block_id)
+        if plan.num_steps > 1:
+            self._check_lease(plan)
+
+    def run_step(self, plan: StepPlan) -> list[int]:
+        """Run the rows of a plan that is no lease."""
         sampled = self._run_rows(plan)
         for lane in self.lanes:
             self._check_kv(lane)
-        return StepResult(step_id=plan.step_id, token_ids=np.array(sampled, np.int32))
+        return sampled
+
+    def _check_lease(self, plan: StepPlan) -> None:
+        row_lanes, row_num_tokens = plan.row_lanes.tolist(), plan.row_num_tokens.tolist()
+        assert len(set(row_lanes)) == len(row_lanes) <= self.limits.max_num_seqs, "too many rows of a lease"
+        assert plan.row_samples.all(), "a row of a lease does not sample"
+        assert not plan.admissions, "a lease admits"
+        assert plan.num_steps == max(row_num_tokens), "no row takes part in a lease's last iteration"
+        for lane_id, num_tokens in zip(row_lanes, row_num_tokens, strict=True):
+            lane = self.lanes[lane_id]
+            assert num_tokens >= 1, "an empty row"
+            assert lane.num_computed_tokens == len(lane.token_ids) - 1, "a row of a lease is no decode"
+            assert len(lane.token_ids) + num_tokens <= lane.max_total_tokens, "a grant past the length limit"
+            self._slot(lane, lane.num_computed_tokens + num_tokens - 1)
+
+    def has_live_row(self, plan: StepPlan, iteration: int) -> bool:
+        """Tell whether this iteration of a lease would compute anything."""
+        return any(is_live for _, is_live in self._lease_rows(plan, iteration))
+
+    def run_iteration(self, plan: StepPlan, iteration: int) -> list[int]:
+        """Run one iteration of a lease; -1 stands for a row that has ended."""
+        written: dict[int, KvContent] = {}
+        sampled = []
+        for lane, is_live in self._lease_rows(plan, iteration):
+            if is_live:
+                self._write_row(lane, 1, written)
+            sampled.append(self._sample(lane) if is_live else -1)
+        self.kv.update(written)
+        for lane_id in self.lanes:
+            self._check_kv(lane_id)
+        return sampled
+
+    def _lease_rows(self, plan: StepPlan, iteration: int) -> list[tuple[NaiveLane, bool]]:
+        """List a lease's rows and whether each takes part in this iteration."""
+        rows = zip(plan.row_lanes.tolist(), plan.row_num_tokens.tolist(), strict=True)
+        lanes = [(self.lanes[lane_id], num_tokens) for lane_id, num_tokens in rows]
+        return [(lane, iteration < num_tokens and not lane.has_stopped) for lane, num_tokens in lanes]
 
     def _admit(self, admission: Admission) -> None:
         lane, num_tokens = admission.lane, len(admission.token_ids)

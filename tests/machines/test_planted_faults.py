@@ -6,15 +6,17 @@ that find what is wrong. Each fault also has a directed run that the right core 
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from scheduler_svc.core import planning
+from scheduler_svc.core import folding, leasing, planning
+from scheduler_svc.core.leasing import LeaseGrant
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.state import SchedulerState
-from scheduler_svc.core.types import CoreLimits, FinishReason, Request, RequestStatus
+from scheduler_svc.core.types import CoreLimits, FinishReason, Int64Array, Request, RequestStatus
 from tests.machines.core_driver import CoreDriver, make_checked_scheduler
 from tests.machines.core_machine import CoreMachine
 
@@ -58,6 +60,24 @@ def admit_at_once(state: SchedulerState, draft: planning._Draft) -> None:
         request = state.queues.peek()
         if request is None or not planning._try_admit(state, draft, request):
             return
+
+
+def wait_for_leases(state: SchedulerState) -> bool:
+    """Find nothing urgent."""
+    del state
+    return False
+
+
+def grant_past_the_limit(state: SchedulerState, rows: Int64Array, *, num_steps: int) -> LeaseGrant | None:
+    """Grant as the core does, then one token more, where there is a slot and an iteration for it."""
+    grant = leasing.grant_lease(state, rows, num_steps=num_steps)
+    if grant is None:
+        return None
+    num_free_slots = state.lanes.num_slots[rows] - state.lanes.num_scheduled[rows]
+    num_tokens = np.minimum(grant.num_tokens + 1, np.minimum(num_free_slots, num_steps))
+    return LeaseGrant(
+        num_tokens=num_tokens, append_lanes=grant.append_lanes, append_block_ids=grant.append_block_ids
+    )
 
 
 def make_leaky_scheduler(limits: CoreLimits) -> Scheduler:
@@ -123,7 +143,29 @@ def free_blocks_for_one_with_late_rows(driver: CoreDriver) -> None:
     driver.drain(4)
 
 
+def end_a_lease_early(driver: CoreDriver) -> None:
+    """Have an admission end a lease after its second iteration."""
+    first = driver.add([1], max_tokens=6)
+    driver.schedule()
+    driver.update()
+    plan = driver.schedule(4)
+    assert plan is not None
+    assert plan.num_steps == 4
+    driver.update()
+    second = driver.add([2], max_tokens=1)
+    driver.take_over_delay = 1
+    assert driver.may_schedule(1)
+    plan = driver.schedule(4)
+    assert plan is not None
+    assert plan.takes_over
+    driver.drain(2, 4)
+    assert driver.num_leases_ended_early == 1
+    assert len(driver.requests[first].output) == 6
+    assert len(driver.requests[second].output) == 1
+
+
 DIRECTED_RUNS = (
+    end_a_lease_early,
     abort_with_a_row_in_flight,
     go_on_from_a_full_last_block,
     free_blocks_for_one_with_late_rows,
@@ -153,3 +195,20 @@ def test_an_admission_with_a_row_in_flight_is_found(monkeypatch: pytest.MonkeyPa
     with pytest.raises(AssertionError, match="admitted again with a row in flight"):
         free_blocks_for_one_with_late_rows(CoreDriver(LIMITS, Scheduler))
     assert "admitted again with a row in flight" in find_by_machine(Scheduler)
+
+
+def test_a_lease_whose_unused_tokens_stay_scheduled_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "_take_back_unused", lambda *_, **__: None)
+    with pytest.raises(AssertionError, match="nothing runs, nor is due"):
+        end_a_lease_early(CoreDriver(LIMITS, Scheduler))
+    assert find_by_machine(Scheduler)
+
+
+def test_an_admission_that_waits_for_a_lease_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "is_take_over_due", wait_for_leases)
+    assert "waits for a lease" in find_by_machine(Scheduler)
+
+
+def test_a_grant_past_the_length_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "grant_lease", grant_past_the_limit)
+    assert "past the length limit" in find_by_machine(Scheduler)

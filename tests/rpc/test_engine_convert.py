@@ -109,6 +109,8 @@ def test_sampling_goes_there_and_back() -> None:
 def test_a_result_with_logprobs_is_read() -> None:
     message = worker_pb.StepResult(
         step_id=4,
+        num_iterations=1,
+        is_last=True,
         token_ids=b"\x01\0\0\0\x70\x11\x01\0",
         logprob_counts=b"\x02\0\0\0\0\0\0\0",
         logprob_token_ids=b"\x01\0\0\0\x09\0\0\0",

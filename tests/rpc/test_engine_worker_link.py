@@ -265,7 +265,9 @@ async def test_a_lying_worker_loses_its_epoch_and_nothing_of_it_is_told(
         worker.may_run.clear()
         await probe.submit(new_request(1, 3, seed=1, max_tokens=5))
         await wait_until(lambda: num_running(engine) == 1)
-        lie = worker_pb.StepResult(step_id=step_id, token_ids=np.array(tokens, "<i4").tobytes())
+        lie = worker_pb.StepResult(
+            step_id=step_id, token_ids=np.array(tokens, "<i4").tobytes(), num_iterations=1, is_last=True
+        )
         worker.send(worker_pb.RunStepsResponse(result=lie))
         await wait_until(lambda: any(reason in info.reason for info in probe.infos))
         worker.may_run.set()

@@ -135,13 +135,17 @@ def test_a_result_leaves_whole() -> None:
         logprob_token_ids=int32_bytes(70_000, 5, 6),
         logprob_values=np.array([-0.5, -0.25, -4.0], "<f4").tobytes(),
         step_time_ns=123_456,
+        num_iterations=1,
+        is_last=True,
     )
 
 
 def test_a_result_without_logprobs_leaves_them_out() -> None:
     sampled = SampledTokens(token_ids=np.array([1], np.int32))
     message = result_to_proto(StepResult(step_id=1, sampled=sampled, step_time_ns=1))
-    assert message == pb.StepResult(step_id=1, token_ids=int32_bytes(1), step_time_ns=1)
+    assert message == pb.StepResult(
+        step_id=1, token_ids=int32_bytes(1), step_time_ns=1, num_iterations=1, is_last=True
+    )
 
 
 def test_the_hello_tells_every_limit() -> None:
@@ -180,4 +184,5 @@ def test_the_hello_tells_every_limit() -> None:
         attention_backend="torch",
         tp_size=1,
         versions={"torch": "2.13.0"},
+        max_lease_steps=64,
     )

@@ -23,6 +23,7 @@ from worker_svc.batch.checks import (
     check_rows,
     has_equals,
 )
+from worker_svc.batch.lane_ends import LaneEnds
 from worker_svc.batch.lane_parameters import LaneParameters
 from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array, Step
 from worker_svc.errors import ProtocolError
@@ -65,6 +66,7 @@ class SequenceTable:
     def __init__(self, limits: TableLimits) -> None:
         self.limits = limits
         self.parameters = LaneParameters(limits.max_num_seqs)
+        self.ends = LaneEnds(limits.max_num_seqs)
         self.block_table = np.zeros((limits.max_num_seqs, limits.max_blocks_per_seq), np.int32)
         self.num_blocks = np.zeros(limits.max_num_seqs, np.int64)
         self.num_slots = np.zeros(limits.max_num_seqs, np.int64)
@@ -90,22 +92,16 @@ class SequenceTable:
         """Apply releases, admissions, block appends and rows, in this order.
 
         Returns:
-            The rows, with the position each starts at; the lengths here already count them.
+            The rows, with the position each starts at; the lengths here already count them. Of a
+            lease none: see lease.py.
 
         Raises:
             ProtocolError: naming field, value and limit.
         """
-        if step.step_id != self._last_step_id + 1:
-            raise ProtocolError.of("step_id", step.step_id, f"be {self._last_step_id + 1}: it grows by one")
-        self._last_step_id = step.step_id
-        if len(step.released_lanes):
-            self._release(step.released_lanes)
-        for admission in step.admissions:
-            self._admit(admission)
-        appends = NO_APPENDS
-        if len(step.append_lanes) or len(step.append_block_ids):
-            appends = self._append_blocks(step.append_lanes, step.append_block_ids)
+        appends = self._apply_changes(step)
         num_tokens_total = self._check_row_shapes(step)
+        if step.num_steps > 1:
+            return self.decode_rows(np.empty(0, np.int64), step_id=step.step_id, appends=appends)
         lanes, num_tokens = step.row_lanes.astype(np.int64), step.row_num_tokens.astype(np.int64)
         return StepRows(
             step_id=step.step_id,
@@ -116,6 +112,36 @@ class SequenceTable:
             num_tokens_total=num_tokens_total,
             appends=appends,
         )
+
+    def decode_rows(self, lanes: Int64Array, *, step_id: int, appends: BlockAppends) -> StepRows:
+        """Compute one token of each of these lanes, and sample the next.
+
+        Raises:
+            ProtocolError: if a lane cannot go on so.
+        """
+        num_tokens, samples = np.ones(len(lanes), np.int64), np.ones(len(lanes), np.bool_)
+        return StepRows(
+            step_id=step_id,
+            lanes=lanes,
+            num_tokens=num_tokens,
+            starts=self._advance(lanes, num_tokens, samples=samples),
+            samples=samples,
+            num_tokens_total=len(lanes),
+            appends=appends,
+        )
+
+    def _apply_changes(self, step: Step) -> BlockAppends:
+        """Apply all that comes before the rows; return what it appends."""
+        if step.step_id != self._last_step_id + 1:
+            raise ProtocolError.of("step_id", step.step_id, f"be {self._last_step_id + 1}: it grows by one")
+        self._last_step_id = step.step_id
+        if len(step.released_lanes):
+            self._release(step.released_lanes)
+        for admission in step.admissions:
+            self._admit(admission)
+        if len(step.append_lanes) or len(step.append_block_ids):
+            return self._append_blocks(step.append_lanes, step.append_block_ids)
+        return NO_APPENDS
 
     def _release(self, lanes: Int32Array) -> None:
         self._check_held("released_lanes", lanes)
@@ -137,6 +163,7 @@ class SequenceTable:
         self.max_total[lane] = admission.max_total_tokens
         self.incarnation[lane] = admission.incarnation
         self.parameters.set(lane, admission.sampling, num_prompt=admission.num_prompt_tokens)
+        self.ends.admit(admission)
         self.is_held[lane] = True
 
     def _append_blocks(self, lanes: Int32Array, block_ids: Int32Array) -> BlockAppends:
@@ -163,7 +190,7 @@ class SequenceTable:
         num_rows, most_tokens = len(step.row_lanes), self.limits.max_num_batched_tokens
         check_equal_length("row_num_tokens", step.row_num_tokens, of="row_lanes", num_expected=num_rows)
         check_equal_length("row_samples", step.row_samples, of="row_lanes", num_expected=num_rows)
-        num_tokens = int(step.row_num_tokens.sum(dtype=np.int64))
+        num_tokens = num_rows if step.num_steps > 1 else int(step.row_num_tokens.sum(dtype=np.int64))
         if num_rows and (np.minimum.reduce(step.row_num_tokens) < 1 or num_tokens > most_tokens):
             check_range("row_num_tokens", step.row_num_tokens, low=1, high=most_tokens)
             raise ProtocolError.of("sum of row_num_tokens", num_tokens, f"be at most {most_tokens}")

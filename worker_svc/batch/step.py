@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
+UInt64Array = npt.NDArray[np.uint64]
 Float32Array = npt.NDArray[np.float32]
 BoolArray = npt.NDArray[np.bool_]
 
@@ -61,7 +62,12 @@ class Step:
     append_block_ids: Int32Array
     row_lanes: Int32Array
     row_num_tokens: Int32Array
+    """In a lease: the most iterations that the row takes part in."""
     row_samples: BoolArray
+    num_steps: int = 1
+    """Above 1: a lease of so many iterations, whose rows are all decodes."""
+    takes_over: bool = False
+    """Leases before this step end at their next boundary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +89,13 @@ class SampledTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one step sampled, and how long it took."""
+    """What one step, or one iteration of a lease, sampled, and how long it took."""
 
     step_id: int
     sampled: SampledTokens
+    """In a lease, -1 for a row that had ended before."""
     step_time_ns: int
+    iteration: int = 0
+    num_iterations: int = 1
+    """0 where there is only to tell that a lease ended before its ``iteration``."""
+    is_last: bool = True

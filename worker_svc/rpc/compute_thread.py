@@ -2,7 +2,8 @@
 
 Jobs are taken strictly in order. Steps of a closed epoch are dropped unseen; all lanes are forgotten
 when an epoch is closed and again before the first step of another. Results and failures go back
-through callbacks. Knows nothing about gRPC or tensors.
+through callbacks. Between two iterations of a lease it looks whether a step came that takes over.
+Knows nothing about gRPC or tensors.
 """
 
 import logging
@@ -12,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from worker_svc.batch.lease import Lease
 from worker_svc.batch.step import Step, StepResult
 from worker_svc.errors import DeviceLostError, ProtocolError, StepFailedError, WorkerError
 from worker_svc.runner.step_executor import PendingStep, StepExecutor
@@ -33,6 +35,7 @@ class StepEpoch:
         self._on_result = on_result
         self._on_failure = on_failure
         self._is_open = True
+        self._taken_over_by = 0
         # Held while a callback runs: once close() has returned, no callback is called any more.
         self._lock = threading.Lock()
 
@@ -40,6 +43,14 @@ class StepEpoch:
     def is_open(self) -> bool:
         """Whether steps of this epoch are still computed."""
         return self._is_open
+
+    def take_over(self, step_id: int) -> None:
+        """End the leases before this step at their next boundary. Callable from any thread."""
+        self._taken_over_by = step_id
+
+    def is_taken_over(self, step_id: int) -> bool:
+        """Tell whether a lease must end."""
+        return step_id < self._taken_over_by
 
     def close(self) -> None:
         """Drop what is queued and be silent from now on. Callable from any thread, and repeatedly."""
@@ -90,11 +101,13 @@ class ComputeThread:
         self._closed_seconds: deque[float] = deque()
         """When epochs were closed that the thread has not seen closed yet."""
         self._epoch: StepEpoch | None = None
+        self._lease: tuple[StepEpoch, Lease] | None = None
+        """The lease under way: no job is taken before it has ended."""
         self._num_steps = 0
 
     @property
     def num_steps(self) -> int:
-        """Steps computed since the start."""
+        """Steps computed since the start, each iteration of a lease counted."""
         return self._num_steps
 
     @property
@@ -118,6 +131,8 @@ class ComputeThread:
 
     def submit(self, epoch: StepEpoch, step: Step) -> None:
         """Queue a step. An epoch's first step implies that every earlier epoch is closed."""
+        if step.takes_over:
+            epoch.take_over(step.step_id)
         self._jobs.put((epoch, step))
 
     def close_epoch(self, epoch: StepEpoch) -> None:
@@ -132,12 +147,37 @@ class ComputeThread:
         return 0.0 if closed_seconds is None else time.monotonic() - closed_seconds
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._begin(*job)
-            while self._pending and (
-                len(self._pending) > self._executor.num_steps_ahead or self._jobs.empty()
-            ):
+        while self._launch_next():
+            while len(self._pending) > self._executor.num_steps_ahead:
                 self._finish_oldest()
+
+    def _launch_next(self) -> bool:
+        """Launch what comes next, once there is something; False where the thread is to stop."""
+        if self._lease is not None:
+            self._go_on(*self._lease)
+            return True
+        while self._pending and self._jobs.empty():
+            self._finish_oldest()
+        job = self._jobs.get()
+        if job is not None:
+            self._begin(*job)
+        return job is not None
+
+    def _go_on(self, epoch: StepEpoch, lease: Lease) -> None:
+        """Launch the next iteration of the lease under way, or end it."""
+        if not epoch.is_open:
+            self._lease = None
+            return
+        try:
+            pending = None
+            if not epoch.is_taken_over(lease.step_id):
+                pending = self._executor.launch_iteration(lease)
+            if pending is None or lease.is_complete:
+                self._lease = None
+            self._pending.append((epoch, pending or self._executor.end_lease(lease)))
+        except Exception as error:
+            self._lease = None
+            self._fail(epoch, lease.step_id, error)
 
     def _begin(self, epoch: StepEpoch, step: Step | None) -> None:
         if step is None:
@@ -148,7 +188,10 @@ class ComputeThread:
             if epoch is not self._epoch:
                 self._change_epoch(epoch)
             try:
-                self._pending.append((epoch, self._executor.launch(step)))
+                if step.num_steps > 1:
+                    self._lease = epoch, self._executor.begin_lease(step)
+                else:
+                    self._pending.append((epoch, self._executor.launch(step)))
             except Exception as error:
                 self._fail(epoch, step.step_id, error)
 
@@ -165,7 +208,7 @@ class ComputeThread:
         except Exception as error:
             self._fail(epoch, pending.step_id, error)
         else:
-            self._num_steps += 1
+            self._num_steps += result.num_iterations
             epoch.deliver(result)
 
     def _fail(self, epoch: StepEpoch, step_id: int, error: Exception) -> None:

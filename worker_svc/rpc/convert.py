@@ -7,6 +7,7 @@ arrays and nothing else: what the values mean is for the sequence table to check
 import numpy as np
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
+from worker_svc.batch.lease import MAX_LEASE_STEPS
 from worker_svc.batch.step import (
     Admission,
     BoolArray,
@@ -41,6 +42,7 @@ def worker_hello(info: WorkerInfo, worker_epoch: int) -> pb.WorkerHello:
         attention_backend=info.attention_backend,
         tp_size=info.tp_size,
         versions=info.versions,
+        max_lease_steps=MAX_LEASE_STEPS,
     )
 
 
@@ -59,6 +61,8 @@ def step_from_proto(message: pb.Step) -> Step:
         row_lanes=_int32("row_lanes", message.row_lanes),
         row_num_tokens=_int32("row_num_tokens", message.row_num_tokens),
         row_samples=_bool("row_samples", message.row_samples),
+        num_steps=message.num_steps if message.HasField("num_steps") else 1,
+        takes_over=message.take_over,
     )
 
 
@@ -68,12 +72,29 @@ def result_to_proto(result: StepResult) -> pb.StepResult:
         step_id=result.step_id,
         token_ids=result.sampled.token_ids.astype("<i4", copy=False).tobytes(),
         step_time_ns=result.step_time_ns,
+        iteration=result.iteration,
+        num_iterations=result.num_iterations,
+        is_last=result.is_last,
     )
     if (logprobs := result.sampled.logprobs) is not None:
         message.logprob_counts = logprobs.counts.astype("<i4", copy=False).tobytes()
         message.logprob_token_ids = logprobs.token_ids.astype("<i4", copy=False).tobytes()
         message.logprob_values = logprobs.values.astype("<f4", copy=False).tobytes()
     return message
+
+
+def join_results(earlier: pb.StepResult, later: pb.StepResult) -> None:
+    """Add what the next iterations of the same lease told to ``earlier``."""
+    if earlier.logprob_counts or later.logprob_counts:
+        # Empty where no row asked, which is true of neither alone: a row's end ends its entries.
+        for result in (earlier, later):
+            result.logprob_counts = result.logprob_counts or bytes(len(result.token_ids))
+    for field in ("token_ids", "logprob_counts", "logprob_token_ids", "logprob_values"):
+        setattr(earlier, field, getattr(earlier, field) + getattr(later, field))
+    for field in ("step_time_ns", "num_iterations", "busy_time_ns", "idle_time_ns"):
+        setattr(earlier, field, getattr(earlier, field) + getattr(later, field))
+    earlier.is_last = later.is_last
+    earlier.held_time_ns = later.held_time_ns
 
 
 def _admission_from_proto(message: pb.Admission) -> Admission:

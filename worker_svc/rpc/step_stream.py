@@ -1,6 +1,7 @@
 """One RunSteps stream after the hellos: steps in, results and heartbeats out.
 
-One writer: the generator ``responses``. All else puts messages, or the stream's end, into its queue.
+One writer: the generator ``responses``. All else puts messages, or the stream's end, into its queue;
+iterations of one lease that wait there are joined to one message.
 Lives on the asyncio loop; knows nothing about other streams, fencing or tensors.
 
     requests ──► _read ──► compute thread ──► _on_result ──┐
@@ -10,6 +11,8 @@ Lives on the asyncio loop; knows nothing about other streams, fencing or tensors
 
 import asyncio
 import logging
+import time
+from collections import deque
 from collections.abc import AsyncIterator
 
 from stepwire.worker.v1 import worker_service_pb2 as pb
@@ -17,7 +20,7 @@ from stepwire.worker.v1 import worker_service_pb2 as pb
 from worker_svc.batch.step import StepResult
 from worker_svc.errors import ProtocolError, StepFailedError, WorkerError
 from worker_svc.rpc.compute_thread import ComputeThread, StepEpoch
-from worker_svc.rpc.convert import result_to_proto, step_from_proto
+from worker_svc.rpc.convert import join_results, result_to_proto, step_from_proto
 
 _logger = logging.getLogger(__name__)
 
@@ -42,7 +45,10 @@ class StepStream:
             on_result=lambda result: self._loop.call_soon_threadsafe(self._on_result, result),
             on_failure=lambda error: self._loop.call_soon_threadsafe(self.end, error),
         )
-        self._num_in_flight = 0
+        self._arrivals_ns: deque[int] = deque()
+        """When each step in flight came, the oldest first."""
+        self._unsent: pb.RunStepsResponse | None = None
+        """The newest result, while it waits in the queue."""
         self._num_heartbeats = 0
         self._timer: asyncio.TimerHandle | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -70,6 +76,8 @@ class StepStream:
                 item = await self._outbox.get()
                 if isinstance(item, _StreamEnd):
                     break
+                if item is self._unsent:
+                    self._unsent = None
                 yield item
             if item.error is not None:
                 raise item.error
@@ -103,18 +111,25 @@ class StepStream:
     def _take(self, request: pb.RunStepsRequest) -> None:
         kind = request.WhichOneof("message")
         if kind == "step":
-            if self._num_in_flight == self._max_steps_in_flight:
+            step, num_in_flight = step_from_proto(request.step), len(self._arrivals_ns)
+            if num_in_flight >= self._max_steps_in_flight + step.takes_over:
                 limit = f"be at most max_steps_in_flight, {self._max_steps_in_flight}"
-                raise ProtocolError.of("steps in flight", self._num_in_flight + 1, limit)
-            step = step_from_proto(request.step)
-            self._num_in_flight += 1
+                raise ProtocolError.of("steps in flight", num_in_flight + 1, limit)
+            self._arrivals_ns.append(time.monotonic_ns())
             self._compute.submit(self._epoch, step)
         elif kind != "heartbeat":
             raise ProtocolError.of("message", kind, "be a step or a heartbeat after the hello")
 
     def _on_result(self, result: StepResult) -> None:
-        self._num_in_flight -= 1
-        self._outbox.put_nowait(pb.RunStepsResponse(result=result_to_proto(result)))
+        message = result_to_proto(result)
+        message.held_time_ns = time.monotonic_ns() - self._arrivals_ns[0]
+        if result.is_last:
+            self._arrivals_ns.popleft()
+        if self._unsent is not None and self._unsent.result.step_id == result.step_id:
+            join_results(self._unsent.result, message)
+            return
+        self._unsent = pb.RunStepsResponse(result=message)
+        self._outbox.put_nowait(self._unsent)
 
     def _beat(self) -> None:
         # Where messages wait to be written the engine does not read, and more would only pile up.

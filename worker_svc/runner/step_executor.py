@@ -1,32 +1,59 @@
 """Applies steps to the sequence table and hands the batches to a model runner.
 
-One executor serves one epoch after the other. Knows nothing about streams, threads or tensors;
-it is not thread-safe.
+One executor serves one epoch after the other. Of a lease it launches one iteration at a time: whether
+there is another is for the caller to ask. Knows nothing about streams, threads or tensors; it is not
+thread-safe.
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
-from worker_svc.batch.sequence_table import SequenceTable
-from worker_svc.batch.step import Step, StepResult
+from worker_svc.batch.lease import Lease
+from worker_svc.batch.sequence_table import SequenceTable, StepRows
+from worker_svc.batch.step import SampledTokens, Step, StepResult
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
+
+_NO_TOKENS = SampledTokens(token_ids=np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingStep:
-    """A step that was launched and not yet waited for."""
+    """A step, or an iteration of a lease, that was launched and not yet waited for."""
 
     step_id: int
     start_time_ns: int
     launched: LaunchedStep
+    tell: Callable[[SampledTokens], SampledTokens]
+    """Turns what the device sampled into what the engine is told. Called once, in order."""
+    iteration: int = 0
+    num_iterations: int = 1
+    is_last: bool = True
 
     def finish(self) -> StepResult:
         """Wait for the step's tokens."""
-        sampled = self.launched.wait()
-        step_time_ns = time.perf_counter_ns() - self.start_time_ns
-        return StepResult(step_id=self.step_id, sampled=sampled, step_time_ns=step_time_ns)
+        sampled = self.tell(self.launched.wait())
+        return StepResult(
+            step_id=self.step_id,
+            sampled=sampled,
+            step_time_ns=time.perf_counter_ns() - self.start_time_ns,
+            iteration=self.iteration,
+            num_iterations=self.num_iterations,
+            is_last=self.is_last,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NothingLaunched:
+    """A LaunchedStep that never reached the device."""
+
+    def wait(self) -> SampledTokens:
+        """Return no tokens."""
+        return _NO_TOKENS
 
 
 class StepExecutor:
@@ -53,12 +80,71 @@ class StepExecutor:
         self._table.reset()
 
     def launch(self, step: Step) -> PendingStep:
-        """Apply the step and launch its rows.
+        """Apply a step that is no lease and launch its rows.
 
         Raises:
             ProtocolError: if the step breaks the rules of the stream; the epoch is over then.
         """
+        assert step.num_steps == 1, "a lease is begun"
         start_time_ns = time.perf_counter_ns()
-        batch = InputBatch(self._table, self._table.apply(step))
-        launched = self._runner.launch(batch, step.admissions)
-        return PendingStep(step_id=step.step_id, start_time_ns=start_time_ns, launched=launched)
+        rows = self._table.apply(step)
+        launched = self._runner.launch(InputBatch(self._table, rows), step.admissions)
+        return PendingStep(
+            step_id=step.step_id, start_time_ns=start_time_ns, launched=launched, tell=self._noting_ends(rows)
+        )
+
+    def begin_lease(self, step: Step) -> Lease:
+        """Apply a lease's step; its iterations are still to be launched.
+
+        Raises:
+            ProtocolError: if the step breaks the rules of the stream; the epoch is over then.
+        """
+        return Lease(self._table, step)
+
+    def launch_iteration(self, lease: Lease) -> PendingStep | None:
+        """Launch a lease's next iteration; None where all its rows have ended, as far as is known."""
+        start_time_ns = time.perf_counter_ns()
+        iteration = lease.next_iteration()
+        if iteration is None:
+            return None
+        return PendingStep(
+            step_id=lease.step_id,
+            start_time_ns=start_time_ns,
+            launched=self._runner.launch(InputBatch(self._table, iteration.rows), ()),
+            tell=iteration.told,
+            iteration=iteration.number,
+            is_last=lease.is_complete,
+        )
+
+    def end_lease(self, lease: Lease) -> PendingStep:
+        """End a lease before its last iteration; what comes of it only tells that."""
+        changes, launched = lease.take_changes(), None
+        if changes is not None and len(changes.appends):
+            launched = self._runner.launch(InputBatch(self._table, changes), ())
+        return PendingStep(
+            step_id=lease.step_id,
+            start_time_ns=time.perf_counter_ns(),
+            launched=launched or NothingLaunched(),
+            tell=lambda _: _NO_TOKENS,
+            iteration=lease.num_iterations,
+            num_iterations=0,
+        )
+
+    def _noting_ends(self, rows: StepRows) -> Callable[[SampledTokens], SampledTokens]:
+        """Make what notes the stop ids among a step's tokens, for leases that come after it."""
+        ends = self._table.ends
+        is_all = rows.samples.all()
+        lanes = rows.lanes if is_all else rows.lanes[rows.samples]
+        positions = rows.starts + rows.num_tokens
+        incarnations = ends.incarnations(lanes)
+
+        def tell(sampled: SampledTokens) -> SampledTokens:
+            ends.note_sampled(
+                lanes,
+                sampled.token_ids,
+                positions=positions if is_all else positions[rows.samples],
+                incarnations=incarnations,
+            )
+            return sampled
+
+        return tell

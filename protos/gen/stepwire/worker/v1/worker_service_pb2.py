@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepwire/worker/v1/worker_service.proto\x12\x12stepwire.worker.v1\"\x80\x01\n\x0b\x45ngineHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0e\x66\x65ncing_number\x18\x02 \x01(\x04\x12\x13\n\x0b\x63onfig_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x05 \x01(\t\"\xcd\x03\n\x0bWorkerHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cworker_epoch\x18\x02 \x01(\x04\x12\x13\n\x0b\x63onfig_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x08 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\t \x01(\r\x12\x15\n\rmax_model_len\x18\n \x01(\r\x12\x1b\n\x13max_steps_in_flight\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x19\n\x11\x61ttention_backend\x18\x0e \x01(\t\x12\x0f\n\x07tp_size\x18\x0f \x01(\r\x12?\n\x08versions\x18\x10 \x03(\x0b\x32-.stepwire.worker.v1.WorkerHello.VersionsEntry\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x02\n\x0cLaneSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x08 \x01(\x02\x12\x16\n\x0e\x62ias_token_ids\x18\t \x01(\x0c\x12\x13\n\x0b\x62ias_values\x18\n \x01(\x0c\x12\x16\n\x0estop_token_ids\x18\x0b \x01(\x0c\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x1d\n\x15num_logprobs_plus_one\x18\r \x01(\r\"\xda\x01\n\tAdmission\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x11\n\tblock_ids\x18\x06 \x01(\x0c\x12\x18\n\x10max_total_tokens\x18\x07 \x01(\r\x12\x32\n\x08sampling\x18\x08 \x01(\x0b\x32 .stepwire.worker.v1.LaneSampling\"\xd2\x01\n\x04Step\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x16\n\x0ereleased_lanes\x18\x02 \x01(\x0c\x12\x31\n\nadmissions\x18\x03 \x03(\x0b\x32\x1d.stepwire.worker.v1.Admission\x12\x14\n\x0c\x61ppend_lanes\x18\x04 \x01(\x0c\x12\x18\n\x10\x61ppend_block_ids\x18\x05 \x01(\x0c\x12\x11\n\trow_lanes\x18\x06 \x01(\x0c\x12\x16\n\x0erow_num_tokens\x18\x07 \x01(\x0c\x12\x13\n\x0brow_samples\x18\x08 \x01(\x0c\"\x1d\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xac\x01\n\x0fRunStepsRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.EngineHelloH\x00\x12(\n\x04step\x18\x02 \x01(\x0b\x32\x18.stepwire.worker.v1.StepH\x00\x12\x32\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.stepwire.worker.v1.HeartbeatH\x00\x42\t\n\x07message\"\x91\x01\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x16\n\x0elogprob_counts\x18\x03 \x01(\x0c\x12\x19\n\x11logprob_token_ids\x18\x04 \x01(\x0c\x12\x16\n\x0elogprob_values\x18\x05 \x01(\x0c\x12\x14\n\x0cstep_time_ns\x18\x06 \x01(\x04\"\xb5\x01\n\x10RunStepsResponse\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.WorkerHelloH\x00\x12\x30\n\x06result\x18\x02 \x01(\x0b\x32\x1e.stepwire.worker.v1.StepResultH\x00\x12\x32\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.stepwire.worker.v1.HeartbeatH\x00\x42\t\n\x07message\"\x16\n\x14GetWorkerInfoRequest\"r\n\x15GetWorkerInfoResponse\x12.\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.WorkerHello\x12\x16\n\x0enum_lanes_held\x18\x02 \x01(\r\x12\x11\n\tnum_steps\x18\x03 \x01(\x04\x32\xd0\x01\n\rWorkerService\x12Y\n\x08RunSteps\x12#.stepwire.worker.v1.RunStepsRequest\x1a$.stepwire.worker.v1.RunStepsResponse(\x01\x30\x01\x12\x64\n\rGetWorkerInfo\x12(.stepwire.worker.v1.GetWorkerInfoRequest\x1a).stepwire.worker.v1.GetWorkerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepwire/worker/v1/worker_service.proto\x12\x12stepwire.worker.v1\"\x80\x01\n\x0b\x45ngineHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0e\x66\x65ncing_number\x18\x02 \x01(\x04\x12\x13\n\x0b\x63onfig_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x05 \x01(\t\"\xe6\x03\n\x0bWorkerHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x14\n\x0cworker_epoch\x18\x02 \x01(\x04\x12\x13\n\x0b\x63onfig_hash\x18\x03 \x01(\t\x12\x12\n\nvocab_size\x18\x04 \x01(\r\x12\x16\n\x0etokenizer_hash\x18\x05 \x01(\t\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x12\n\nnum_blocks\x18\x07 \x01(\r\x12\x14\n\x0cmax_num_seqs\x18\x08 \x01(\r\x12\x1e\n\x16max_num_batched_tokens\x18\t \x01(\r\x12\x15\n\rmax_model_len\x18\n \x01(\r\x12\x1b\n\x13max_steps_in_flight\x18\x0b \x01(\r\x12\x0e\n\x06\x64\x65vice\x18\x0c \x01(\t\x12\r\n\x05\x64type\x18\r \x01(\t\x12\x19\n\x11\x61ttention_backend\x18\x0e \x01(\t\x12\x0f\n\x07tp_size\x18\x0f \x01(\r\x12?\n\x08versions\x18\x10 \x03(\x0b\x32-.stepwire.worker.v1.WorkerHello.VersionsEntry\x12\x17\n\x0fmax_lease_steps\x18\x11 \x01(\r\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xa7\x02\n\x0cLaneSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_k\x18\x02 \x01(\r\x12\r\n\x05top_p\x18\x03 \x01(\x02\x12\r\n\x05min_p\x18\x04 \x01(\x02\x12\x0c\n\x04seed\x18\x05 \x01(\x06\x12\x18\n\x10presence_penalty\x18\x06 \x01(\x02\x12\x19\n\x11\x66requency_penalty\x18\x07 \x01(\x02\x12\x1a\n\x12repetition_penalty\x18\x08 \x01(\x02\x12\x16\n\x0e\x62ias_token_ids\x18\t \x01(\x0c\x12\x13\n\x0b\x62ias_values\x18\n \x01(\x0c\x12\x16\n\x0estop_token_ids\x18\x0b \x01(\x0c\x12\x12\n\nmin_tokens\x18\x0c \x01(\r\x12\x1d\n\x15num_logprobs_plus_one\x18\r \x01(\r\"\xda\x01\n\tAdmission\x12\x0c\n\x04lane\x18\x01 \x01(\r\x12\x13\n\x0bincarnation\x18\x02 \x01(\x04\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x19\n\x11num_prompt_tokens\x18\x04 \x01(\r\x12\x1b\n\x13num_computed_tokens\x18\x05 \x01(\r\x12\x11\n\tblock_ids\x18\x06 \x01(\x0c\x12\x18\n\x10max_total_tokens\x18\x07 \x01(\r\x12\x32\n\x08sampling\x18\x08 \x01(\x0b\x32 .stepwire.worker.v1.LaneSampling\"\x8b\x02\n\x04Step\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x16\n\x0ereleased_lanes\x18\x02 \x01(\x0c\x12\x31\n\nadmissions\x18\x03 \x03(\x0b\x32\x1d.stepwire.worker.v1.Admission\x12\x14\n\x0c\x61ppend_lanes\x18\x04 \x01(\x0c\x12\x18\n\x10\x61ppend_block_ids\x18\x05 \x01(\x0c\x12\x11\n\trow_lanes\x18\x06 \x01(\x0c\x12\x16\n\x0erow_num_tokens\x18\x07 \x01(\x0c\x12\x13\n\x0brow_samples\x18\x08 \x01(\x0c\x12\x16\n\tnum_steps\x18\t \x01(\rH\x00\x88\x01\x01\x12\x11\n\ttake_over\x18\n \x01(\x08\x42\x0c\n\n_num_steps\"\x1d\n\tHeartbeat\x12\x10\n\x08sequence\x18\x01 \x01(\x04\"\xac\x01\n\x0fRunStepsRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.EngineHelloH\x00\x12(\n\x04step\x18\x02 \x01(\x0b\x32\x18.stepwire.worker.v1.StepH\x00\x12\x32\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.stepwire.worker.v1.HeartbeatH\x00\x42\t\n\x07message\"\x8f\x02\n\nStepResult\x12\x0f\n\x07step_id\x18\x01 \x01(\x04\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x16\n\x0elogprob_counts\x18\x03 \x01(\x0c\x12\x19\n\x11logprob_token_ids\x18\x04 \x01(\x0c\x12\x16\n\x0elogprob_values\x18\x05 \x01(\x0c\x12\x14\n\x0cstep_time_ns\x18\x06 \x01(\x04\x12\x11\n\titeration\x18\x07 \x01(\r\x12\x16\n\x0enum_iterations\x18\x08 \x01(\r\x12\x0f\n\x07is_last\x18\t \x01(\x08\x12\x14\n\x0c\x62usy_time_ns\x18\n \x01(\x04\x12\x14\n\x0cidle_time_ns\x18\x0b \x01(\x04\x12\x14\n\x0cheld_time_ns\x18\x0c \x01(\x04\"\xb5\x01\n\x10RunStepsResponse\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.WorkerHelloH\x00\x12\x30\n\x06result\x18\x02 \x01(\x0b\x32\x1e.stepwire.worker.v1.StepResultH\x00\x12\x32\n\theartbeat\x18\x03 \x01(\x0b\x32\x1d.stepwire.worker.v1.HeartbeatH\x00\x42\t\n\x07message\"\x16\n\x14GetWorkerInfoRequest\"r\n\x15GetWorkerInfoResponse\x12.\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.stepwire.worker.v1.WorkerHello\x12\x16\n\x0enum_lanes_held\x18\x02 \x01(\r\x12\x11\n\tnum_steps\x18\x03 \x01(\x04\x32\xd0\x01\n\rWorkerService\x12Y\n\x08RunSteps\x12#.stepwire.worker.v1.RunStepsRequest\x1a$.stepwire.worker.v1.RunStepsResponse(\x01\x30\x01\x12\x64\n\rGetWorkerInfo\x12(.stepwire.worker.v1.GetWorkerInfoRequest\x1a).stepwire.worker.v1.GetWorkerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,27 +36,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENGINEHELLO']._serialized_start=64
   _globals['_ENGINEHELLO']._serialized_end=192
   _globals['_WORKERHELLO']._serialized_start=195
-  _globals['_WORKERHELLO']._serialized_end=656
-  _globals['_WORKERHELLO_VERSIONSENTRY']._serialized_start=609
-  _globals['_WORKERHELLO_VERSIONSENTRY']._serialized_end=656
-  _globals['_LANESAMPLING']._serialized_start=659
-  _globals['_LANESAMPLING']._serialized_end=954
-  _globals['_ADMISSION']._serialized_start=957
-  _globals['_ADMISSION']._serialized_end=1175
-  _globals['_STEP']._serialized_start=1178
-  _globals['_STEP']._serialized_end=1388
-  _globals['_HEARTBEAT']._serialized_start=1390
-  _globals['_HEARTBEAT']._serialized_end=1419
-  _globals['_RUNSTEPSREQUEST']._serialized_start=1422
-  _globals['_RUNSTEPSREQUEST']._serialized_end=1594
-  _globals['_STEPRESULT']._serialized_start=1597
-  _globals['_STEPRESULT']._serialized_end=1742
-  _globals['_RUNSTEPSRESPONSE']._serialized_start=1745
-  _globals['_RUNSTEPSRESPONSE']._serialized_end=1926
-  _globals['_GETWORKERINFOREQUEST']._serialized_start=1928
-  _globals['_GETWORKERINFOREQUEST']._serialized_end=1950
-  _globals['_GETWORKERINFORESPONSE']._serialized_start=1952
-  _globals['_GETWORKERINFORESPONSE']._serialized_end=2066
-  _globals['_WORKERSERVICE']._serialized_start=2069
-  _globals['_WORKERSERVICE']._serialized_end=2277
+  _globals['_WORKERHELLO']._serialized_end=681
+  _globals['_WORKERHELLO_VERSIONSENTRY']._serialized_start=634
+  _globals['_WORKERHELLO_VERSIONSENTRY']._serialized_end=681
+  _globals['_LANESAMPLING']._serialized_start=684
+  _globals['_LANESAMPLING']._serialized_end=979
+  _globals['_ADMISSION']._serialized_start=982
+  _globals['_ADMISSION']._serialized_end=1200
+  _globals['_STEP']._serialized_start=1203
+  _globals['_STEP']._serialized_end=1470
+  _globals['_HEARTBEAT']._serialized_start=1472
+  _globals['_HEARTBEAT']._serialized_end=1501
+  _globals['_RUNSTEPSREQUEST']._serialized_start=1504
+  _globals['_RUNSTEPSREQUEST']._serialized_end=1676
+  _globals['_STEPRESULT']._serialized_start=1679
+  _globals['_STEPRESULT']._serialized_end=1950
+  _globals['_RUNSTEPSRESPONSE']._serialized_start=1953
+  _globals['_RUNSTEPSRESPONSE']._serialized_end=2134
+  _globals['_GETWORKERINFOREQUEST']._serialized_start=2136
+  _globals['_GETWORKERINFOREQUEST']._serialized_end=2158
+  _globals['_GETWORKERINFORESPONSE']._serialized_start=2160
+  _globals['_GETWORKERINFORESPONSE']._serialized_end=2274
+  _globals['_WORKERSERVICE']._serialized_start=2277
+  _globals['_WORKERSERVICE']._serialized_end=2485
 # @@protoc_insertion_point(module_scope)

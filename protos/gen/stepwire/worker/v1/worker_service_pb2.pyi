@@ -21,7 +21,7 @@ class EngineHello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., fencing_number: _Optional[int] = ..., config_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ...) -> None: ...
 
 class WorkerHello(_message.Message):
-    __slots__ = ("protocol_version", "worker_epoch", "config_hash", "vocab_size", "tokenizer_hash", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_steps_in_flight", "device", "dtype", "attention_backend", "tp_size", "versions")
+    __slots__ = ("protocol_version", "worker_epoch", "config_hash", "vocab_size", "tokenizer_hash", "block_size", "num_blocks", "max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_steps_in_flight", "device", "dtype", "attention_backend", "tp_size", "versions", "max_lease_steps")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class WorkerHello(_message.Message):
     ATTENTION_BACKEND_FIELD_NUMBER: _ClassVar[int]
     TP_SIZE_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    MAX_LEASE_STEPS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     worker_epoch: int
     config_hash: str
@@ -61,7 +62,8 @@ class WorkerHello(_message.Message):
     attention_backend: str
     tp_size: int
     versions: _containers.ScalarMap[str, str]
-    def __init__(self, protocol_version: _Optional[int] = ..., worker_epoch: _Optional[int] = ..., config_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_steps_in_flight: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., tp_size: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    max_lease_steps: int
+    def __init__(self, protocol_version: _Optional[int] = ..., worker_epoch: _Optional[int] = ..., config_hash: _Optional[str] = ..., vocab_size: _Optional[int] = ..., tokenizer_hash: _Optional[str] = ..., block_size: _Optional[int] = ..., num_blocks: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., max_num_batched_tokens: _Optional[int] = ..., max_model_len: _Optional[int] = ..., max_steps_in_flight: _Optional[int] = ..., device: _Optional[str] = ..., dtype: _Optional[str] = ..., attention_backend: _Optional[str] = ..., tp_size: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., max_lease_steps: _Optional[int] = ...) -> None: ...
 
 class LaneSampling(_message.Message):
     __slots__ = ("temperature", "top_k", "top_p", "min_p", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "bias_token_ids", "bias_values", "stop_token_ids", "min_tokens", "num_logprobs_plus_one")
@@ -114,7 +116,7 @@ class Admission(_message.Message):
     def __init__(self, lane: _Optional[int] = ..., incarnation: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., num_prompt_tokens: _Optional[int] = ..., num_computed_tokens: _Optional[int] = ..., block_ids: _Optional[bytes] = ..., max_total_tokens: _Optional[int] = ..., sampling: _Optional[_Union[LaneSampling, _Mapping]] = ...) -> None: ...
 
 class Step(_message.Message):
-    __slots__ = ("step_id", "released_lanes", "admissions", "append_lanes", "append_block_ids", "row_lanes", "row_num_tokens", "row_samples")
+    __slots__ = ("step_id", "released_lanes", "admissions", "append_lanes", "append_block_ids", "row_lanes", "row_num_tokens", "row_samples", "num_steps", "take_over")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     RELEASED_LANES_FIELD_NUMBER: _ClassVar[int]
     ADMISSIONS_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +125,8 @@ class Step(_message.Message):
     ROW_LANES_FIELD_NUMBER: _ClassVar[int]
     ROW_NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
     ROW_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    NUM_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     released_lanes: bytes
     admissions: _containers.RepeatedCompositeFieldContainer[Admission]
@@ -131,7 +135,9 @@ class Step(_message.Message):
     row_lanes: bytes
     row_num_tokens: bytes
     row_samples: bytes
-    def __init__(self, step_id: _Optional[int] = ..., released_lanes: _Optional[bytes] = ..., admissions: _Optional[_Iterable[_Union[Admission, _Mapping]]] = ..., append_lanes: _Optional[bytes] = ..., append_block_ids: _Optional[bytes] = ..., row_lanes: _Optional[bytes] = ..., row_num_tokens: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ...) -> None: ...
+    num_steps: int
+    take_over: bool
+    def __init__(self, step_id: _Optional[int] = ..., released_lanes: _Optional[bytes] = ..., admissions: _Optional[_Iterable[_Union[Admission, _Mapping]]] = ..., append_lanes: _Optional[bytes] = ..., append_block_ids: _Optional[bytes] = ..., row_lanes: _Optional[bytes] = ..., row_num_tokens: _Optional[bytes] = ..., row_samples: _Optional[bytes] = ..., num_steps: _Optional[int] = ..., take_over: _Optional[bool] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("sequence",)
@@ -150,20 +156,32 @@ class RunStepsRequest(_message.Message):
     def __init__(self, hello: _Optional[_Union[EngineHello, _Mapping]] = ..., step: _Optional[_Union[Step, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...) -> None: ...
 
 class StepResult(_message.Message):
-    __slots__ = ("step_id", "token_ids", "logprob_counts", "logprob_token_ids", "logprob_values", "step_time_ns")
+    __slots__ = ("step_id", "token_ids", "logprob_counts", "logprob_token_ids", "logprob_values", "step_time_ns", "iteration", "num_iterations", "is_last", "busy_time_ns", "idle_time_ns", "held_time_ns")
     STEP_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_VALUES_FIELD_NUMBER: _ClassVar[int]
     STEP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    ITERATION_FIELD_NUMBER: _ClassVar[int]
+    NUM_ITERATIONS_FIELD_NUMBER: _ClassVar[int]
+    IS_LAST_FIELD_NUMBER: _ClassVar[int]
+    BUSY_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    HELD_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     step_id: int
     token_ids: bytes
     logprob_counts: bytes
     logprob_token_ids: bytes
     logprob_values: bytes
     step_time_ns: int
-    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., logprob_counts: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprob_values: _Optional[bytes] = ..., step_time_ns: _Optional[int] = ...) -> None: ...
+    iteration: int
+    num_iterations: int
+    is_last: bool
+    busy_time_ns: int
+    idle_time_ns: int
+    held_time_ns: int
+    def __init__(self, step_id: _Optional[int] = ..., token_ids: _Optional[bytes] = ..., logprob_counts: _Optional[bytes] = ..., logprob_token_ids: _Optional[bytes] = ..., logprob_values: _Optional[bytes] = ..., step_time_ns: _Optional[int] = ..., iteration: _Optional[int] = ..., num_iterations: _Optional[int] = ..., is_last: _Optional[bool] = ..., busy_time_ns: _Optional[int] = ..., idle_time_ns: _Optional[int] = ..., held_time_ns: _Optional[int] = ...) -> None: ...
 
 class RunStepsResponse(_message.Message):
     __slots__ = ("hello", "result", "heartbeat")

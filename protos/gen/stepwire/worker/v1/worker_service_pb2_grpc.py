@@ -53,7 +53,8 @@ class WorkerServiceServicer:
 
     def RunSteps(self, request_iterator, context):
         """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
-        then sends steps; the worker answers with its own hello, then one result a step, in order.
+        then sends steps; the worker answers with its own hello, then one result a step, in order
+        (of a lease several: see Step.num_steps).
         A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
         older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
         A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks

@@ -37,7 +37,8 @@ class WorkerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     RunSteps: _grpc.StreamStreamMultiCallable[_worker_service_pb2.RunStepsRequest, _worker_service_pb2.RunStepsResponse]
     """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
-    then sends steps; the worker answers with its own hello, then one result a step, in order.
+    then sends steps; the worker answers with its own hello, then one result a step, in order
+    (of a lease several: see Step.num_steps).
     A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
     older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
     A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
@@ -53,7 +54,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     RunSteps: _aio.StreamStreamMultiCallable[_worker_service_pb2.RunStepsRequest, _worker_service_pb2.RunStepsResponse]  # type: ignore[assignment]
     """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
-    then sends steps; the worker answers with its own hello, then one result a step, in order.
+    then sends steps; the worker answers with its own hello, then one result a step, in order
+    (of a lease several: see Step.num_steps).
     A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
     older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
     A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
@@ -72,7 +74,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_service_pb2.RunStepsResponse], _abc.AsyncIterator[_worker_service_pb2.RunStepsResponse]]:
         """The step stream: one long-lived stream, one writer each way. The engine opens with a hello,
-        then sends steps; the worker answers with its own hello, then one result a step, in order.
+        then sends steps; the worker answers with its own hello, then one result a step, in order
+        (of a lease several: see Step.num_steps).
         A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
         older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
         A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks

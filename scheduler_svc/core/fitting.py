@@ -1,0 +1,46 @@
+"""Whether a queued request could start now: looks, and changes nothing but a request's hashes.
+
+Knows nothing about steps: planning.py carries out what fits.
+"""
+
+from scheduler_svc.core.block_hash import hash_known_blocks
+from scheduler_svc.core.epochs import may_start
+from scheduler_svc.core.policy import num_blocks_for
+from scheduler_svc.core.state import SchedulerState
+from scheduler_svc.core.types import BlockId, Request
+
+
+def can_admit(state: SchedulerState) -> bool:
+    """Tell whether the next queued request could start now."""
+    request = state.queues.peek()
+    if request is None or not state.lanes.has_free_lane or not is_startable(state, request):
+        return False
+    return cached_if_fits(state, request) is not None
+
+
+def is_startable(state: SchedulerState, request: Request) -> bool:
+    """Tell whether a queued request need not wait for its own rows in flight or another one's trial."""
+    return not request.num_late_rows and may_start(state, request)
+
+
+def cached_if_fits(state: SchedulerState, request: Request) -> list[BlockId] | None:
+    """Find the cached blocks of a queued request; None where it does not fit beside those that run."""
+    pool, block_size = state.pool, state.limits.block_size
+    cached = match_prefix(state, request)
+    # Only checked, not reserved: a request that could not even finish its prompt would be preempted.
+    num_wanted = num_blocks_for(request.num_tokens + 1, block_size) - len(cached)
+    # The first comparison is the second with all of them free, and nearly always settles it.
+    num_needed = num_wanted + len(cached)
+    if num_needed > pool.num_free and num_wanted > pool.num_free - pool.num_free_among(cached):
+        return None
+    return cached
+
+
+def match_prefix(state: SchedulerState, request: Request) -> list[BlockId]:
+    """Find the blocks of the prefix cache that a request without a lane could start with."""
+    block_size = state.limits.block_size
+    # At least one token is always computed: the last block is never taken whole from the cache.
+    num_matchable = (request.num_tokens - 1) // block_size
+    if len(request.block_hashes) < num_matchable or request.hash_block_size != block_size:
+        hash_known_blocks(request, block_size)
+    return state.pool.match(request.block_hashes[:num_matchable])
