@@ -1,4 +1,4 @@
-"""``stepwire serve`` with scripted services in place of the real ones: start, death and stop."""
+"""``stepwire serve`` with scripted services in place of the real ones: start, death, restart and stop."""
 
 import os
 import re
@@ -13,7 +13,7 @@ import pytest
 
 # Both are found before the real packages, because their folder comes first on the path.
 FAKE_WORKER = """
-import signal, sys, threading, time
+import signal, sys, threading
 from pathlib import Path
 LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
 def note(text):
@@ -33,15 +33,19 @@ def take_sigterm(*_):
         ended.set()
 signal.signal(signal.SIGTERM, take_sigterm)
 print("worker listening on 127.0.0.1:4242")
-if MODE == "dies_later":
-    while not (LOG.parent / "die").exists():
-        time.sleep(0.01)
-    signal.raise_signal(signal.SIGKILL)
+if MODE in ("dies_once", "dies_always"):
+    die = LOG.parent / "die"
+    while not die.exists() and not ended.wait(0.01):
+        pass
+    if not ended.is_set():
+        if MODE == "dies_once":
+            die.unlink()
+        signal.raise_signal(signal.SIGKILL)
 ended.wait()
 note("worker ended")
 """
 FAKE_SCHEDULER = """
-import signal, sys, threading
+import os, signal, sys, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import grpc
@@ -57,9 +61,17 @@ server = grpc.server(ThreadPoolExecutor())
 add_GenerationServiceServicer_to_server(FakeGenerationService(), server)
 health_servicer = health.HealthServicer()
 health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-port = server.add_insecure_port("127.0.0.1:0")
+port = server.add_insecure_port("127.0.0.1:" + sys.argv[sys.argv.index("--port") + 1])
+note(f"scheduler pid {os.getpid()}")
 ended = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: (note("scheduler SIGTERM"), ended.set()))
+num_signals_to_end = 2 if "drains" in sys.argv else 1
+def take_sigterm(*_):
+    global num_signals_to_end
+    note("scheduler SIGTERM")
+    num_signals_to_end -= 1
+    if not num_signals_to_end:
+        ended.set()
+signal.signal(signal.SIGTERM, take_sigterm)
 server.start()
 print(f"scheduler listening on 127.0.0.1:{port}")
 health_servicer.set("ready", health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -130,7 +142,7 @@ def test_start_up_lines_and_an_ordered_stop(start_serve: StartServe, tmp_path: P
     assert process.returncode == 0
     assert stdout == "stopping: requests get up to 7 s to end, Ctrl-C again ends them now\n"
     assert stderr == "worker    | a broken start\n"
-    worker_start, scheduler_start, *rest = log_of(tmp_path)
+    worker_start, scheduler_start, _, *rest = log_of(tmp_path)
     assert worker_start == (f"worker --model {tmp_path} --host 127.0.0.1 --port 0 --device cpu --dtype ok")
     assert scheduler_start == (
         f"scheduler --model {tmp_path} --worker 127.0.0.1:4242 --served-model-name given "
@@ -157,14 +169,73 @@ def test_a_worker_that_cannot_start_ends_all(start_serve: StartServe, tmp_path: 
     assert len(log_of(tmp_path)) == 1  # no scheduler was started
 
 
-def test_a_death_while_serving_ends_all(start_serve: StartServe, tmp_path: Path) -> None:
-    process = start_serve("dies_later")
+def read_stderr_until(process: "subprocess.Popen[str]", part: str) -> str:
+    """Read stderr up to the line that holds ``part`` and return it."""
+    assert process.stderr is not None
+    return next(line.rstrip("\n") for line in process.stderr if part in line)
+
+
+def test_a_worker_that_dies_is_started_again_where_it_listened(
+    start_serve: StartServe, tmp_path: Path
+) -> None:
+    process = start_serve("dies_once")
+    read_until(process, "Stepwire serves")
+    (tmp_path / "die").touch()
+    assert read_stderr_until(process, "SIGKILL") == (
+        "the worker was ended by SIGKILL; starting it again (restart 1 of 5 within a minute)"
+    )
+    read_until(process, "worker    | worker listening on 127.0.0.1:4242")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    starts = [line for line in log_of(tmp_path) if line.startswith("worker --model")]
+    assert [line.split()[line.split().index("--port") + 1] for line in starts] == ["0", "4242"]
+    # The scheduler was left alone.
+    assert log_of(tmp_path)[-4:] == ["scheduler SIGTERM", "scheduler ended", "worker SIGTERM", "worker ended"]
+    assert sum(line.startswith("scheduler --model") for line in log_of(tmp_path)) == 1
+
+
+def test_a_worker_that_dies_again_and_again_is_given_up_without_a_drain(
+    start_serve: StartServe, tmp_path: Path
+) -> None:
+    process = start_serve("dies_always", "--served-model-name", "drains", "--drain-seconds", "1000")
     read_until(process, "Stepwire serves")
     (tmp_path / "die").touch()
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert stderr.splitlines()[-1] == "error: the worker was ended by SIGKILL; all is stopped"
-    assert log_of(tmp_path)[-2:] == ["scheduler SIGTERM", "scheduler ended"]
+    assert stderr.splitlines()[-1] == (
+        "error: the worker was ended by SIGKILL, after 5 restarts within a minute; all is stopped"
+    )
+    assert sum(line.startswith("worker --model") for line in log_of(tmp_path)) == 6
+    # A drain would wait for requests that no worker can end: the second signal ends it.
+    assert log_of(tmp_path)[-3:] == ["scheduler SIGTERM", "scheduler SIGTERM", "scheduler ended"]
+
+
+def test_a_worker_that_dies_during_the_drain_ends_it(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("dies_always", "--served-model-name", "drains", "--drain-seconds", "1000")
+    read_until(process, "Stepwire serves")
+    process.send_signal(signal.SIGINT)
+    read_until(process, "stopping")
+    (tmp_path / "die").touch()
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert log_of(tmp_path)[-3:] == ["scheduler SIGTERM", "scheduler SIGTERM", "scheduler ended"]
+
+
+def test_a_scheduler_that_dies_is_started_again_where_it_listened(
+    start_serve: StartServe, tmp_path: Path
+) -> None:
+    process = start_serve("ok")
+    address = read_until(process, "Stepwire serves")[-1].split()[-1]
+    scheduler_pid = int(
+        next(line for line in log_of(tmp_path) if line.startswith("scheduler pid")).split()[-1]
+    )
+    os.kill(scheduler_pid, signal.SIGKILL)
+    assert "the scheduler was ended by SIGKILL; starting it again" in read_stderr_until(process, "SIGKILL")
+    read_until(process, f"scheduler | scheduler listening on {address}")
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 def test_a_second_signal_kills_what_does_not_stop(start_serve: StartServe, tmp_path: Path) -> None:

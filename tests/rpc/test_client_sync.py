@@ -197,6 +197,14 @@ def test_model_info_and_state(client: StepwireClient) -> None:
         attention_backend="torch",
         num_steps_in_flight=2,
         num_steps=1234,
+        num_waiting=1,
+        num_running=2,
+        num_preempted=3,
+        num_blocks=100,
+        num_free_blocks=40,
+        num_cached_blocks=35,
+        kv_cache_usage_ratio=0.25,
+        num_epochs_lost=4,
     )
     assert (state.workers[1].is_serving, state.workers[1].reason) == (False, "connection refused")
 

@@ -39,7 +39,7 @@ def test_services_get_what_was_given_and_keep_their_own_defaults() -> None:
         *("py", "-u", "-m", "worker_svc", "--model", "m", "--host", "127.0.0.1", "--port", "0"),
         *("--device", "cpu"),
     )
-    assert scheduler_command(flags, "127.0.0.1:7", python="py") == (
+    assert scheduler_command(flags, worker_address="127.0.0.1:7", python="py") == (
         *("py", "-u", "-m", "scheduler_svc", "--model", "m", "--worker", "127.0.0.1:7"),
         *("--host", "127.0.0.1", "--port", "50051", "--drain-seconds", "30.0"),
     )
@@ -77,7 +77,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
         *("--max-num-seqs", "5", "--max-num-batched-tokens", "6", "--max-model-len", "7"),
         *("--torch-threads", "8", "--log-level", "debug"),
     )
-    assert scheduler_command(flags, "h:7", python="py")[4:] == (
+    assert scheduler_command(flags, worker_address="h:7", python="py")[4:] == (
         *("--model", "m", "--worker", "h:7", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1"),
         *("--frontends", "9", "--max-steps-in-flight", "1", "--max-num-waiting", "10"),
         *("--drain-seconds", "11.0", "--max-message-mib", "12", "--log-level", "debug"),
@@ -192,6 +192,11 @@ def test_the_state_as_a_table() -> None:
         attention_backend="torch",
         num_steps_in_flight=2,
         num_steps=1234,
+        num_running=2,
+        num_waiting=1,
+        num_preempted=3,
+        kv_cache_usage_ratio=0.925,
+        num_epochs_lost=6,
     )
     state = ServerState(
         num_waiting=1,
@@ -209,7 +214,7 @@ def test_the_state_as_a_table() -> None:
         workers=(worker,),
         uptime_seconds=3723.9,
     )
-    console = Console(file=io.StringIO(), width=100, color_system=None)
+    console = Console(file=io.StringIO(), width=160, color_system=None)
     console.print(render(state, tokens_per_second=1234.4))
     assert isinstance(console.file, io.StringIO)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
@@ -221,7 +226,8 @@ def test_the_state_as_a_table() -> None:
         "output tokens 2,000 (1,234/s)",
         "preemptions 8",
     ]
-    assert any("down: [Errno 111] refused" in line and "1,234" in line for line in lines[6:])
+    words = "│ h:1 │ down: [Errno 111] refused │ cpu │ torch │ 1,234 │ 2 │ 2 │ 4 │ 92% │ 6 │"
+    assert words in lines[6:]
 
 
 @pytest.mark.parametrize("command", ["serve", "generate", "chat", "state", "bench"])

@@ -1,7 +1,7 @@
 """Child processes: each line they print gets their name in front, and they are stopped in order.
 
-Knows nothing about what they serve. A child gets a session of its own, so that Ctrl-C reaches this
-process only and the order of the stop is ours.
+A child gets a session of its own, so that Ctrl-C reaches this process only and the order of the stop is
+ours. Knows nothing about what they serve (child_group.py keeps them running and stops them in order).
 """
 
 import asyncio
@@ -10,14 +10,17 @@ import os
 import re
 import signal
 import sys
+import time
 from collections.abc import Callable
+from typing import Any
 
 import typer
 
-_COLORS = (typer.colors.CYAN, typer.colors.MAGENTA)
 _NAME_WIDTH = 10
 _LAST_LINES_SECONDS = 2.0
 """How long the lines of an ended child are waited for: a process it left behind may hold its pipes."""
+_SECOND_SIGNAL_SECONDS = 1.0
+"""When a child whose drain cannot end is asked a second time, which ends it now."""
 
 
 class Child:
@@ -47,30 +50,67 @@ class Child:
             return f"the {self.name} was ended by {signal.Signals(-code).name}"
         return f"the {self.name} ended with exit code {code}"
 
+    @property
+    def is_running(self) -> bool:
+        """Whether the process lives."""
+        return self.process.returncode is None
+
+    @property
+    def has_listened(self) -> bool:
+        """Whether the child told where it listens."""
+        return self.address.done()
+
+    @classmethod
+    async def start(cls, name: str, command: tuple[str, ...], *, color: str, grace_seconds: float) -> "Child":
+        """Start a child; on a terminal its stderr stays the terminal, for progress bars."""
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=None if sys.stderr.isatty() else asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        return cls(name, process, color=color, grace_seconds=grace_seconds)
+
     async def wait(self) -> None:
         """Wait until the child has ended and its last lines are told."""
         await self.process.wait()
         await asyncio.wait(self._relays, timeout=_LAST_LINES_SECONDS)
 
-    async def stop(self, hurry: asyncio.Event) -> bool:
+    def kill_session(self) -> None:
+        """Kill the child and whatever it has left behind."""
+        with contextlib.suppress(ProcessLookupError):  # it left no process of its session behind
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    async def stop(self, hurry: asyncio.Event, hopeless: asyncio.Event) -> bool:
         """Ask the child to end, and kill it when ``hurry`` is set or its time is over.
+
+        Args:
+            hurry: set when nobody wants to wait.
+            hopeless: set when what the child would wait for cannot come.
 
         Returns:
             Whether it ended by itself.
         """
         ending, hurrying = asyncio.create_task(self.wait()), asyncio.create_task(hurry.wait())
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # it ended just now
-                self.process.terminate()
-            await asyncio.wait(
-                {ending, hurrying}, timeout=self._grace_seconds, return_when=asyncio.FIRST_COMPLETED
-            )
-        is_ended = self.process.returncode is not None
-        with contextlib.suppress(ProcessLookupError):  # it left no process of its session behind
-            os.killpg(self.process.pid, signal.SIGKILL)
+        losing_hope = asyncio.create_task(_later(hopeless, _SECOND_SIGNAL_SECONDS))
+        deadline = time.monotonic() + self._grace_seconds
+        if self.is_running:
+            self._terminate()
+            await _first_of({ending, hurrying, losing_hope}, deadline)
+            if losing_hope.done() and self.is_running:
+                self._terminate()
+                await _first_of({ending, hurrying}, deadline)
+        is_ended = not self.is_running
+        self.kill_session()
         await ending
         hurrying.cancel()
+        losing_hope.cancel()
         return is_ended
+
+    def _terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it ended just now
+            self.process.terminate()
 
     async def _relay(self, reader: asyncio.StreamReader, tell: Callable[[str], None]) -> None:
         pending = b""
@@ -94,43 +134,11 @@ class Child:
         typer.echo(f"{self._prefix} {line}", err=is_error)
 
 
-class ChildGroup:
-    """Children that live and end together."""
+async def _later(event: asyncio.Event, seconds: float) -> None:
+    await event.wait()
+    await asyncio.sleep(seconds)
 
-    def __init__(self) -> None:
-        self._children: list[Child] = []
-        self._deaths: asyncio.Queue[Child] = asyncio.Queue()
-        self._watchers: list[asyncio.Task[None]] = []
 
-    async def start(self, name: str, command: tuple[str, ...], *, grace_seconds: float) -> Child:
-        """Start a child; on a terminal its stderr stays the terminal, for progress bars."""
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=None if sys.stderr.isatty() else asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        color = _COLORS[len(self._children) % len(_COLORS)]
-        child = Child(name, process, color=color, grace_seconds=grace_seconds)
-        self._children.append(child)
-        self._watchers.append(asyncio.create_task(self._watch(child)))
-        return child
-
-    async def _watch(self, child: Child) -> None:
-        await child.wait()
-        self._deaths.put_nowait(child)
-
-    async def first_death(self) -> Child:
-        """Wait until a child has ended."""
-        return await self._deaths.get()
-
-    async def stop(self, hurry: asyncio.Event) -> list[Child]:
-        """Stop all children, the latest first, each one after the one before has ended.
-
-        Returns:
-            Those that had to be killed.
-        """
-        killed = [child for child in reversed(self._children) if not await child.stop(hurry)]
-        await asyncio.gather(*self._watchers)
-        return killed
+async def _first_of(tasks: set["asyncio.Task[Any]"], deadline: float) -> None:
+    timeout = max(0.0, deadline - time.monotonic())
+    await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

@@ -1,18 +1,19 @@
 """``stepwire serve``: both services on this machine, started and stopped together.
 
-Knows the order of things; children.py knows processes, service_commands.py what to run.
+Knows the order of things; child_group.py keeps them running, service_commands.py knows what to run.
 """
 
 import asyncio
 import signal
 import socket
 import sys
+from functools import partial
 from typing import Any
 
 import typer
 from stepwire_client import AsyncStepwireClient
 
-from stepwire_cli.children import ChildGroup
+from stepwire_cli.child_group import ChildGroup
 from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED, fail, one_line_errors
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
@@ -47,19 +48,19 @@ def check_port(host: str, port: int) -> None:
 
 
 async def _serve(flags: ServeFlags) -> int:
-    """Serve until a signal or the death of a service; return the exit code."""
+    """Serve until a signal, or until a service can not be kept running; return the exit code."""
     stop, hurry = _stop_events()
     children = ChildGroup()
     starting = asyncio.create_task(_start_services(children, flags))
     stopping = asyncio.create_task(stop.wait())
-    dying = asyncio.create_task(children.first_death())
+    dying = asyncio.create_task(children.keep_running())
     try:
         await asyncio.wait({starting, stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done() and not dying.done():
             typer.echo(f"Stepwire serves {starting.result()}")
             await asyncio.wait({stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
-            typer.echo(f"error: {dying.result().describe_end()}; all is stopped", err=True)
+            typer.echo(f"error: {dying.result()}; all is stopped", err=True)
         elif not hurry.is_set():
             typer.echo(
                 f"stopping: requests get up to {flags.drain_seconds:g} s to end, Ctrl-C again ends them now"
@@ -94,11 +95,14 @@ def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
 async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
     """Start the worker, then the scheduler; return what is served where, once it is ready."""
     worker = await children.start(
-        WORKER, worker_command(flags, python=sys.executable), grace_seconds=WORKER_GRACE_SECONDS
+        WORKER,
+        partial(worker_command, flags, python=sys.executable),
+        grace_seconds=WORKER_GRACE_SECONDS,
     )
+    worker_address = await worker.address
     scheduler = await children.start(
         SCHEDULER,
-        scheduler_command(flags, await worker.address, python=sys.executable),
+        partial(scheduler_command, flags, worker_address=worker_address, python=sys.executable),
         grace_seconds=flags.drain_seconds + AFTER_DRAIN_SECONDS,
     )
     address = await scheduler.address

@@ -3,6 +3,8 @@
 Knows nothing about processes, and of the services only their names and flags.
 """
 
+from dataclasses import replace
+
 from stepwire_cli.serve_flags import ServeFlags
 
 WORKER = "worker"
@@ -34,14 +36,18 @@ _SCHEDULER_FLAGS = (
 )
 
 
-def worker_command(flags: ServeFlags, *, python: str) -> tuple[str, ...]:
-    """Return the command line of the worker: it listens on this machine only."""
-    own = ("--model", flags.model, "--host", "127.0.0.1", "--port", str(flags.worker_port))
+def worker_command(flags: ServeFlags, port: int | None = None, *, python: str) -> tuple[str, ...]:
+    """Return the command line of the worker: it listens on this machine only, on ``port`` if given."""
+    port = flags.worker_port if port is None else port
+    own = ("--model", flags.model, "--host", "127.0.0.1", "--port", str(port))
     return (python, "-u", "-m", "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
 
 
-def scheduler_command(flags: ServeFlags, worker_address: str, *, python: str) -> tuple[str, ...]:
+def scheduler_command(
+    flags: ServeFlags, port: int | None = None, *, worker_address: str, python: str
+) -> tuple[str, ...]:
     """Return the command line of the scheduler that uses the worker at ``worker_address``."""
+    flags = flags if port is None else replace(flags, port=port)
     own = ("--model", flags.model, "--worker", worker_address)
     return (python, "-u", "-m", "scheduler_svc", *own, *_pass_on(flags, _SCHEDULER_FLAGS))
 

@@ -86,8 +86,8 @@ def render(state: ServerState, *, tokens_per_second: float | None) -> Group:
 
 def _worker_table(state: ServerState) -> Table:
     table = Table("worker", "state", "device", "attention")
-    table.add_column("steps", justify="right")
-    table.add_column("in flight", justify="right")
+    for column in ("steps", "in flight", "running", "queued", "KV cache", "lost"):
+        table.add_column(column, justify="right")
     for worker in state.workers:
         status = "[green]serving[/green]" if worker.is_serving else "[red]down[/red]"
         reason = escape(f": {worker.reason}") if worker.reason else ""
@@ -98,6 +98,10 @@ def _worker_table(state: ServerState) -> Table:
             worker.attention_backend,
             f"{worker.num_steps:,}",
             str(worker.num_steps_in_flight),
+            f"{worker.num_running:,}",
+            f"{worker.num_waiting + worker.num_preempted:,}",
+            f"{worker.kv_cache_usage_ratio:.0%}",
+            str(worker.num_epochs_lost),
         )
     return table
 

@@ -141,6 +141,14 @@ def _decode_worker(message: service_pb.WorkerState) -> WorkerState:
         attention_backend=message.attention_backend,
         num_steps_in_flight=message.num_steps_in_flight,
         num_steps=message.num_steps,
+        num_waiting=message.num_waiting,
+        num_running=message.num_running,
+        num_preempted=message.num_preempted,
+        num_blocks=message.num_blocks,
+        num_free_blocks=message.num_free_blocks,
+        num_cached_blocks=message.num_cached_blocks,
+        kv_cache_usage_ratio=message.kv_cache_usage_ratio,
+        num_epochs_lost=message.num_epochs_lost,
     )
 
 

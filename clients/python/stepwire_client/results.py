@@ -129,6 +129,15 @@ class WorkerState:
     attention_backend: str
     num_steps_in_flight: int
     num_steps: int
+    num_waiting: int = 0
+    num_running: int = 0
+    num_preempted: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    num_cached_blocks: int = 0
+    kv_cache_usage_ratio: float = 0.0
+    num_epochs_lost: int = 0
+    """How often its worker was lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

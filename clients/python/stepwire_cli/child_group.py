@@ -1,0 +1,108 @@
+"""Children that live and end together: one that dies is started again where it listened, within limits.
+
+Knows nothing about what they serve, nor about how a process is started or ended (children.py does).
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import typer
+
+from stepwire_cli.children import Child
+from stepwire_cli.restarts import MAX_RESTARTS, RestartBudget
+
+_COLORS = (typer.colors.CYAN, typer.colors.MAGENTA)
+
+MakeCommand = Callable[[int | None], tuple[str, ...]]
+"""Gives a command line that listens on this port, on the one that the user asked for where None."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Place:
+    """A child that must run, and how it is started again."""
+
+    child: Child
+    make_command: MakeCommand
+    color: str
+    grace_seconds: float
+    port: int | None = None
+    """Where it listened, once it has."""
+    budget: RestartBudget = field(default_factory=RestartBudget)
+
+
+class ChildGroup:
+    """All children, in the order of their start."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, _Place] = {}
+        self._deaths: asyncio.Queue[Child] = asyncio.Queue()
+        self._watchers: list[asyncio.Task[None]] = []
+        self._restarting: asyncio.Task[None] | None = None
+        self._hopeless = asyncio.Event()
+        """Set while the first child, which all others need, does not run."""
+
+    async def start(self, name: str, make_command: MakeCommand, *, grace_seconds: float) -> Child:
+        """Start a child."""
+        color = _COLORS[len(self._places) % len(_COLORS)]
+        child = await Child.start(name, make_command(None), color=color, grace_seconds=grace_seconds)
+        self._places[name] = _Place(
+            child=child, make_command=make_command, color=color, grace_seconds=grace_seconds
+        )
+        self._watch(child)
+        return child
+
+    async def keep_running(self) -> str:
+        """Start again what dies; return why that is over: a first start failed, or restarts do not help."""
+        while True:
+            child = await self._deaths.get()
+            place = self._places[child.name]
+            if child.has_listened:
+                place.port = int(child.address.result().rpartition(":")[2])
+            if place.port is None:
+                return child.describe_end()
+            number = place.budget.take(time.monotonic())
+            if number is None:
+                return f"{child.describe_end()}, after {MAX_RESTARTS} restarts within a minute"
+            again = f"starting it again (restart {number} of {MAX_RESTARTS} within a minute)"
+            typer.echo(f"{child.describe_end()}; {again}", err=True)
+            # A stop must not lose sight of a process that starts just now.
+            self._restarting = asyncio.create_task(self._restart(place))
+            await asyncio.shield(self._restarting)
+
+    async def stop(self, hurry: asyncio.Event) -> list[Child]:
+        """Stop all children, the latest first, each one after the one before has ended.
+
+        Returns:
+            Those that had to be killed.
+        """
+        if self._restarting is not None:
+            await self._restarting
+        children = [place.child for place in self._places.values()]
+        killed = [child for child in reversed(children) if not await child.stop(hurry, self._hopeless)]
+        await asyncio.gather(*self._watchers)
+        return killed
+
+    async def _restart(self, place: _Place) -> None:
+        place.child = await Child.start(
+            place.child.name,
+            place.make_command(place.port),
+            color=place.color,
+            grace_seconds=place.grace_seconds,
+        )
+        self._watch(place.child)
+        self._hopeless.clear()
+
+    def _watch(self, child: Child) -> None:
+        self._watchers.append(asyncio.create_task(self._wait_for_death(child)))
+
+    async def _wait_for_death(self, child: Child) -> None:
+        await child.process.wait()
+        # At once, not after its last lines: who waits for it in vain is to know.
+        if child is next(iter(self._places.values())).child:
+            self._hopeless.set()
+        await child.wait()
+        # What it left behind may hold its port.
+        child.kill_session()
+        self._deaths.put_nowait(child)
