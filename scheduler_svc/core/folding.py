@@ -6,13 +6,10 @@ has ended is dropped, one whose request was preempted still counts. Knows nothin
 
 import numpy as np
 
-from scheduler_svc.core.lanes import LaneTable
+from scheduler_svc.core.lanes import NO_TOKEN, LaneTable
 from scheduler_svc.core.plan import FinishedRequest, Logprobs, StepOutputs, StepResult
 from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import BoolArray, FinishReason, Incarnation, Int32Array, Int64Array, Request
-
-NO_TOKEN = -2
-"""Stands for a lane without a new token; equals no token id, nor an unused place of ``stop_ids``."""
 
 
 def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
@@ -113,7 +110,7 @@ def _append_tokens(
 ) -> list[FinishedRequest]:
     """Append each lane's new token; end the requests that it stops, and those that reach their length."""
     lanes = state.lanes
-    new_tokens = np.full(len(lanes.num_folded), NO_TOKEN, np.int32)
+    new_tokens = lanes.no_tokens.copy()
     new_tokens[token_lanes] = token_ids
     is_new = new_tokens != NO_TOKEN
     lanes.write_tokens(token_lanes, token_ids)
@@ -129,9 +126,9 @@ def _append_tokens(
 
 def _find_stops(lanes: LaneTable, new_tokens: Int32Array) -> BoolArray:
     """Tell which lanes' new tokens stop their requests."""
-    is_stop = np.zeros(len(new_tokens), np.bool_)
-    for column in lanes.stop_ids[: lanes.num_stop_columns]:
-        is_stop |= column == new_tokens
+    is_stop: BoolArray = lanes.stop_ids[0] == new_tokens
+    for column in range(1, lanes.num_stop_columns):
+        is_stop |= lanes.stop_ids[column] == new_tokens
     if lanes.some_have_many_stops:
         for lane in (lanes.has_many_stops & (new_tokens != NO_TOKEN)).nonzero()[0].tolist():
             is_stop[lane] = new_tokens[lane] in lanes.request(lane).sampling.stop_token_ids
