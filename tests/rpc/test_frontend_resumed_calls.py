@@ -135,6 +135,19 @@ async def test_a_lost_engine_tells_where_to_go_on(bench: FrontendBench) -> None:
     }
 
 
+async def test_a_drain_that_is_over_tells_where_to_go_on(bench: FrontendBench) -> None:
+    call = bench.stub.Generate(pb.GenerateRequest(text="x"))
+    new = await bench.engine.next_request()
+    bench.engine.send_text(new.handle, "abc")
+    bench.stop.set()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await read_all(call)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    trailers = dict(caught.value.trailing_metadata())
+    assert trailers["stepwire-resume-num-tokens"] == "3"
+    assert trailers["stepwire-resume-seed"] == str(new.sampling.seed)
+
+
 async def test_many_streams_tell_what_can_go_on(bench: FrontendBench) -> None:
     call = bench.stub.GenerateMany()
     await call.write(pb.GenerateManyRequest(generate=pb.GenerateRequest(request_id="a", text="x")))

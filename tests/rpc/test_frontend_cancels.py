@@ -1,0 +1,201 @@
+"""Requests that nobody wants any more, through front end and engine to a stand-in worker that counts steps.
+
+However a request is cancelled, its blocks are free before another step has run, and its lane with the
+step that follows those in flight.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from stepwire.v1 import generation_service_pb2 as pb
+from stepwire.v1 import types_pb2
+from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
+
+from scheduler_svc.config import SchedulerConfig
+from scheduler_svc.frontend.served_model import ServedModel
+from scheduler_svc.frontend.server import Frontend
+from tests.rpc.engine_bench import (
+    LIMIT_SECONDS,
+    RunningEngine,
+    num_finished,
+    num_running,
+    num_waiting,
+    running_engine,
+    wait_until,
+)
+from tests.rpc.frontend_bench import write_model_folder
+from tests.stand_in_worker import StandInWorker
+
+STEPS_IN_FLIGHT = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """A front end, an engine and a stand-in worker, and a client's stub before them."""
+
+    worker: StandInWorker
+    engine: RunningEngine
+    address: str
+    stub: Any
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a model folder with the stand-in worker's vocabulary."""
+    folder = write_model_folder(tmp_path_factory.mktemp("model"))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
+    return folder
+
+
+@pytest.fixture
+async def stack(folder: Path) -> AsyncIterator[Stack]:
+    """Run all three; at the end nothing may be held anywhere."""
+    worker = StandInWorker()
+    await worker.start()
+    async with (
+        running_engine(worker.address, max_steps_in_flight=STEPS_IN_FLIGHT) as engine,
+        serving(folder, engine) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        await wait_until(lambda: engine.engine.state().core is not None)
+        yield Stack(worker=worker, engine=engine, address=address, stub=GenerationServiceStub(channel))
+        worker.may_run.set()
+        await engine.wait_idle()
+        await wait_until(lambda: worker.num_lanes_held == 0)
+    await worker.stop()
+    assert worker.faults == []
+
+
+@asynccontextmanager
+async def serving(folder: Path, engine: RunningEngine) -> AsyncIterator[str]:
+    """Run a front end of ``engine``."""
+    config = SchedulerConfig(model=str(folder), port=0, drain_seconds=0.2)
+    model = ServedModel.load(config)
+    frontend = Frontend(config, model, frontend_index=0, socket_path=engine.socket_path)
+    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
+    task = asyncio.create_task(frontend.serve(stop, port.set_result))
+    try:
+        yield f"127.0.0.1:{await asyncio.wait_for(port, LIMIT_SECONDS)}"
+    finally:
+        stop.set()
+        await asyncio.wait_for(task, LIMIT_SECONDS)
+
+
+def endless(request_id: str) -> pb.GenerateRequest:
+    """Build a request that runs to the end of its context."""
+    stop = types_pb2.StopParams(ignore_eos=True)
+    return pb.GenerateRequest(request_id=request_id, token_ids=types_pb2.TokenIds(ids=[1, 2, 3]), stop=stop)
+
+
+async def cancel_call(stack: Stack) -> None:
+    call = stack.stub.Generate(endless("r"))
+    await until_it_runs(stack, call)
+    call.cancel()
+
+
+async def close_channel(stack: Stack) -> None:
+    async with grpc.aio.insecure_channel(stack.address) as channel:
+        stub: Any = GenerationServiceStub(channel)
+        await until_it_runs(stack, stub.Generate(endless("r")))
+
+
+async def abort(stack: Stack) -> None:
+    call = stack.stub.Generate(endless("r"))
+    await until_it_runs(stack, call)
+    await stack.stub.Abort(pb.AbortRequest(request_id="r"))
+
+
+async def pass_the_deadline(stack: Stack) -> None:
+    call = stack.stub.Generate(endless("r"), timeout=0.3)
+    await until_it_runs(stack, call)
+    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def abort_in_a_stream_of_many(stack: Stack) -> None:
+    call = stack.stub.GenerateMany()
+    await call.write(pb.GenerateManyRequest(generate=endless("r")))
+    await until_it_runs(stack, call)
+    await call.write(pb.GenerateManyRequest(abort_request_id="r"))
+
+
+async def cancel_a_stream_of_many(stack: Stack) -> None:
+    call = stack.stub.GenerateMany()
+    await call.write(pb.GenerateManyRequest(generate=endless("r")))
+    await until_it_runs(stack, call)
+    call.cancel()
+
+
+async def until_it_runs(stack: Stack, call: Any) -> None:
+    """Wait for the first token, then hold the worker's steps."""
+    assert (await asyncio.wait_for(call.read(), LIMIT_SECONDS)).delta.token_ids
+    stack.worker.may_run.clear()
+    await wait_until(lambda: stack.engine.engine.state().workers[0].num_steps_in_flight == STEPS_IN_FLIGHT)
+
+
+def num_held_blocks(engine: RunningEngine) -> int:
+    core = engine.engine.state().core
+    assert core is not None
+    return core.num_blocks - core.num_free_blocks - core.num_cached_blocks
+
+
+@pytest.mark.parametrize(
+    "cancel",
+    [
+        cancel_call,
+        close_channel,
+        abort,
+        pass_the_deadline,
+        abort_in_a_stream_of_many,
+        cancel_a_stream_of_many,
+    ],
+)
+async def test_a_cancelled_request_frees_all_it_held(
+    stack: Stack, cancel: Callable[[Stack], Awaitable[None]]
+) -> None:
+    await cancel(stack)
+    num_steps_before = stack.worker.num_steps
+    await wait_until(lambda: num_finished(stack.engine) == 1)
+    assert num_held_blocks(stack.engine) == 0
+    assert stack.worker.num_steps == num_steps_before, "no step was needed"
+    stack.worker.may_run.set()
+    await wait_until(lambda: stack.worker.num_lanes_held == 0)
+    assert stack.worker.num_steps - num_steps_before <= STEPS_IN_FLIGHT + 1
+
+
+async def test_a_deadline_counts_in_the_queue(stack: Stack) -> None:
+    running = stack.stub.Generate(endless("running"))
+    await until_it_runs(stack, running)  # and all credits are used up
+    queued = stack.stub.Generate(endless("queued"), timeout=0.3)
+    await wait_until(lambda: num_waiting(stack.engine) == 1)
+    assert await queued.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await wait_until(lambda: num_waiting(stack.engine) == 0)
+    assert stack.worker.num_lanes_held == 1
+    running.cancel()
+
+
+async def test_an_id_whose_call_is_being_cancelled_is_waited_for(stack: Stack) -> None:
+    stack.worker.step_seconds = 0.005
+    first = stack.stub.Generate(endless("same"))
+    assert (await asyncio.wait_for(first.read(), LIMIT_SECONDS)).delta.token_ids
+    second = stack.stub.Generate(endless("same"))
+    await stack.stub.Abort(pb.AbortRequest(request_id="other"))  # the second call was on its way before
+    first.cancel()
+    assert (await asyncio.wait_for(second.read(), LIMIT_SECONDS)).delta.token_ids
+    second.cancel()
+
+
+async def test_an_id_that_stays_in_use_is_refused(stack: Stack) -> None:
+    stack.worker.may_run.clear()
+    first = stack.stub.Generate(endless("same"))
+    await wait_until(lambda: num_running(stack.engine) == 1)
+    second = stack.stub.Generate(endless("same"))
+    assert await asyncio.wait_for(second.code(), LIMIT_SECONDS) is grpc.StatusCode.INVALID_ARGUMENT
+    first.cancel()
