@@ -55,11 +55,25 @@ def check_small_batch(
     out_RO: torch.Tensor,
     num_outputs: int,
 ) -> None:
-    """Raise ValueError where the arguments do not fit each other."""
+    """Raise ValueError where the arguments do not fit each other, or are too large."""
     if x_RI.ndim != 2 or not 1 <= len(x_RI) <= MAX_ROWS or not 1 <= x_RI.shape[1] <= MAX_INPUTS:
         raise ValueError(
             f"x must have 1 to {MAX_ROWS} rows of at most {MAX_INPUTS}, but has {tuple(x_RI.shape)}"
         )
+    check_projection(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, num_outputs)
+
+
+def check_projection(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    bias_O: torch.Tensor | None,
+    out_RO: torch.Tensor,
+    num_outputs: int,
+) -> None:
+    """Raise ValueError where the arguments do not fit each other."""
+    if x_RI.ndim != 2 or 0 in x_RI.shape:
+        raise ValueError(f"x must have rows and inputs, but has {tuple(x_RI.shape)}")
     num_rows, num_inputs = x_RI.shape
     if weight_OI.dtype != x_RI.dtype:
         raise ValueError(f"weight of {weight_OI.dtype} does not fit x of {x_RI.dtype}")

@@ -1,0 +1,230 @@
+"""Projections of some dozens to hundreds of rows, fused with what stands around them, by tensor cores.
+
+The same three operations as small_batch, without its limits: norm in front, gate or sum behind, one
+launch each. Knows nothing about models.
+
+Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows, J sums
+of squares of a row.
+"""
+
+from typing import Any
+
+import torch
+import triton
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from kernels.dependent_launch import can_depend, launch_options
+from kernels.row_squares import SQUARES_CHUNK, check_squares, sum_squares
+from kernels.small_batch_ref import check_projection
+from kernels.tiled_config import (
+    MAX_TILES,
+    ProjectionTile,
+    ProjectionWorkspace,
+    choose_projection_tile,
+    make_projection_workspace,
+)
+from kernels.tiled_projection_kernel import tiled_projection_kernel
+
+__all__ = ["linear_add", "norm_gate_up_silu", "norm_linear"]
+
+ALIGNMENT_BYTES = 16
+"""Of rows, for the copy engine and for reading ahead."""
+
+
+def norm_linear(
+    x_RI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    weight_OI: torch.Tensor,
+    eps: float,
+    out: torch.Tensor | None = None,
+    *,
+    bias_O: torch.Tensor | None = None,
+    is_normed: bool | None = None,
+    squares_RJ: torch.Tensor | None = None,
+    is_dependent: bool = False,
+    tile: ProjectionTile | None = None,
+) -> torch.Tensor:
+    """Return rms_norm(x) @ weight.T + bias.
+
+    Args:
+        x_RI: rows may be strided.
+        norm_weight_I: of the norm. None: it is in the weight, or there is no norm.
+        weight_OI: contiguous, of x's dtype.
+        eps: added to the mean of squares.
+        out: (R, O), of any float dtype. None: allocated, of x's dtype.
+        bias_O: added to the product.
+        is_normed: whether there is a norm. None: where there is a norm's weight.
+        squares_RJ: x's sums of squares, as linear_add and sum_squares write them. None: summed first.
+        is_dependent: let it start while the kernel before it runs, where the device can.
+        tile: instead of choose_projection_tile's.
+
+    Raises:
+        ValueError: the shapes or dtypes do not fit each other.
+    """
+    out_RO = x_RI.new_empty((len(x_RI), len(weight_OI))) if out is None else out
+    check_projection(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, len(weight_OI))
+    is_normed = norm_weight_I is not None if is_normed is None else is_normed
+    return _launch(
+        *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, eps),
+        squares_RJ=_squares(x_RI, squares_RJ, is_dependent) if is_normed else None,
+        is_dependent=is_dependent,
+        tile=tile,
+    )
+
+
+def linear_add(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    residual_RO: torch.Tensor,
+    *,
+    bias_O: torch.Tensor | None = None,
+    squares_RJ: torch.Tensor | None = None,
+    workspace: ProjectionWorkspace | None = None,
+    is_dependent: bool = False,
+    tile: ProjectionTile | None = None,
+) -> torch.Tensor:
+    """Add x @ weight.T + bias to the residual, in place, and return it.
+
+    Args:
+        x_RI: rows may be strided.
+        weight_OI: contiguous, of x's dtype.
+        residual_RO: rows may be strided.
+        bias_O: added to the product.
+        squares_RJ: (R, O / SQUARES_CHUNK) in float32: filled with the residual's sums of squares.
+        workspace: for tiles whose inputs are split. None: allocated.
+        is_dependent: let it start while the kernel before it runs, where the device can.
+        tile: instead of choose_projection_tile's.
+
+    Raises:
+        ValueError: the shapes or dtypes do not fit each other.
+    """
+    check_projection(x_RI, weight_OI, None, bias_O, residual_RO, len(weight_OI))
+    return _launch(
+        *(x_RI, None, weight_OI, bias_O, residual_RO, 0.0),
+        is_added=True,
+        squares_RJ=squares_RJ,
+        workspace=workspace,
+        is_dependent=is_dependent,
+        tile=tile,
+    )
+
+
+def norm_gate_up_silu(
+    x_RI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    weight_XI: torch.Tensor,
+    eps: float,
+    out: torch.Tensor | None = None,
+    *,
+    is_normed: bool | None = None,
+    squares_RJ: torch.Tensor | None = None,
+    is_dependent: bool = False,
+    tile: ProjectionTile | None = None,
+) -> torch.Tensor:
+    """Return out_RF = silu(gate) * up of the normalized x; arguments as norm_linear's."""
+    F = len(weight_XI) // 2
+    if len(weight_XI) % 2:
+        raise ValueError(f"weight must have an even number of rows, gates and ups, but has {len(weight_XI)}")
+    out_RF = x_RI.new_empty((len(x_RI), F)) if out is None else out
+    check_projection(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
+    is_normed = norm_weight_I is not None if is_normed is None else is_normed
+    return _launch(
+        *(x_RI, norm_weight_I, weight_XI, None, out_RF, eps),
+        is_gated=True,
+        squares_RJ=_squares(x_RI, squares_RJ, is_dependent) if is_normed else None,
+        is_dependent=is_dependent,
+        tile=tile,
+    )
+
+
+def _launch(
+    x_RI: torch.Tensor,
+    norm_weight_I: torch.Tensor | None,
+    weight_OI: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    out_RO: torch.Tensor,
+    eps: float,
+    *,
+    is_gated: bool = False,
+    is_added: bool = False,
+    squares_RJ: torch.Tensor | None = None,
+    workspace: ProjectionWorkspace | None = None,
+    is_dependent: bool,
+    tile: ProjectionTile | None,
+) -> torch.Tensor:
+    (num_rows, num_inputs), num_outputs = x_RI.shape, out_RO.shape[1]
+    tile = tile or choose_projection_tile(num_outputs, num_inputs, num_rows=num_rows)
+    num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
+    num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)
+    _check_tile(tile, squares_RJ, num_rows, num_outputs if is_added else num_inputs, is_added)
+    space = _workspace(tile, workspace, num_tiles, x_RI.device)
+    is_aligned = _is_aligned(x_RI) and _is_aligned(weight_OI)
+    is_tma = tile.is_tma and is_aligned
+    tiled_projection_kernel[(num_tiles, tile.num_splits)](
+        _source(x_RI, (tile.block_rows, tile.block_inputs), is_tma),
+        _source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma),
+        *(weight_OI, norm_weight_I, bias_O, out_RO),
+        *((None, squares_RJ) if is_added else (squares_RJ, None)),
+        *((None, None) if space is None else (space.partial_X, space.counters_X)),
+        *(x_RI.stride(0), out_RO.stride(0), num_rows, eps),
+        I=num_inputs,
+        O=num_outputs,
+        BLOCK_R=tile.block_rows,
+        BLOCK_O=tile.block_outputs,
+        BLOCK_I=tile.block_inputs,
+        SPLITS=tile.num_splits,
+        STAGES=tile.num_stages,
+        IS_SWAPPED=tile.is_swapped,
+        IS_TMA=is_tma,
+        IS_READ_AHEAD=tile.is_read_ahead and is_aligned,
+        IS_EARLY=tile.is_early,
+        IS_GATED=is_gated,
+        IS_ADDED=is_added,
+        num_warps=tile.num_warps,
+        **launch_options(is_dependent and can_depend(x_RI.device)),
+    )
+    return out_RO
+
+
+def _squares(x_RI: torch.Tensor, squares_RJ: torch.Tensor | None, is_dependent: bool) -> torch.Tensor:
+    return sum_squares(x_RI, is_dependent=is_dependent) if squares_RJ is None else squares_RJ
+
+
+def _check_tile(
+    tile: ProjectionTile, squares_RJ: torch.Tensor | None, num_rows: int, num_squared: int, is_added: bool
+) -> None:
+    """Raise ValueError where a tile is not for this operation, or the squares do not fit."""
+    if tile.num_splits > 1 and not is_added:
+        raise ValueError("only linear_add splits its inputs")
+    if squares_RJ is not None:
+        check_squares(squares_RJ, num_rows, num_squared)
+        if is_added and tile.block_outputs % SQUARES_CHUNK:
+            raise ValueError(
+                f"a tile of {tile.block_outputs} outputs makes no sums of {SQUARES_CHUNK} squares"
+            )
+
+
+def _workspace(
+    tile: ProjectionTile, workspace: ProjectionWorkspace | None, num_tiles: int, device: torch.device
+) -> ProjectionWorkspace | None:
+    """Return where splits meet, or None where there are none."""
+    if tile.num_splits == 1:
+        return None
+    num_numbers = num_tiles * tile.num_splits * tile.block_rows * tile.block_outputs
+    if workspace is None:
+        workspace = make_projection_workspace(num_numbers, device=device)
+    if workspace.partial_X.numel() < num_numbers or num_tiles > MAX_TILES:
+        raise ValueError(
+            f"{num_tiles} tiles of {num_numbers} numbers are more than {MAX_TILES} tiles "
+            f"or the workspace's {workspace.partial_X.numel()} numbers"
+        )
+    return workspace
+
+
+def _is_aligned(rows: torch.Tensor) -> bool:
+    return rows.data_ptr() % ALIGNMENT_BYTES == 0 and rows.stride(0) * rows.itemsize % ALIGNMENT_BYTES == 0
+
+
+def _source(rows: torch.Tensor, block: tuple[int, int], is_tma: bool) -> Any:
+    """Return what the kernel reads rows from."""
+    return TensorDescriptor.from_tensor(rows, list(block)) if is_tma else rows
