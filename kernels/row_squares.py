@@ -70,8 +70,8 @@ def sum_squares(
         ValueError: the shapes or dtypes do not fit each other.
     """
     num_rows, num_inputs = x_RI.shape
-    num_sums = triton.cdiv(num_inputs, SQUARES_CHUNK)
-    squares_RJ = x_RI.new_empty((num_rows, num_sums), dtype=torch.float32) if out is None else out
+    shape = (num_rows, num_sums(num_inputs))
+    squares_RJ = x_RI.new_empty(shape, dtype=torch.float32) if out is None else out
     check_squares(squares_RJ, num_rows, num_inputs)
     block_i = max(SQUARES_CHUNK, triton.next_power_of_2(num_inputs))
     sum_squares_kernel[(num_rows,)](
@@ -86,9 +86,14 @@ def sum_squares(
     return squares_RJ
 
 
+def num_sums(num_inputs: int) -> int:
+    """Return J."""
+    return -(-num_inputs // SQUARES_CHUNK)
+
+
 def check_squares(squares_RJ: torch.Tensor, num_rows: int, num_inputs: int) -> None:
     """Raise ValueError where these cannot be the sums of so many rows of so many numbers."""
-    shape = (num_rows, triton.cdiv(num_inputs, SQUARES_CHUNK))
+    shape = (num_rows, num_sums(num_inputs))
     if squares_RJ.shape != shape or squares_RJ.dtype != torch.float32 or not squares_RJ.is_contiguous():
         raise ValueError(
             f"squares must be contiguous float32 of {shape}, "

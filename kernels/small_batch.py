@@ -57,18 +57,20 @@ def norm_linear(
     out: torch.Tensor | None = None,
     *,
     bias_O: torch.Tensor | None = None,
+    is_normed: bool | None = None,
     is_dependent: bool = False,
     tile: Tile | None = None,
 ) -> torch.Tensor:
-    """Return rms_norm(x) @ weight.T + bias; without a norm weight x as it is.
+    """Return rms_norm(x) @ weight.T + bias.
 
     Args:
         x_RI: at most MAX_ROWS rows, which may be strided.
-        norm_weight_I: of the norm; None: no norm.
+        norm_weight_I: of the norm. None: it is in the weight, or there is no norm.
         weight_OI: contiguous, of x's dtype.
         eps: added to the mean of squares.
         out: (R, O), of any float dtype. None: allocated, of x's dtype.
         bias_O: added to the product.
+        is_normed: whether there is a norm. None: where there is a norm's weight.
         is_dependent: let it start while the kernel before it runs, where the device can.
         tile: instead of choose_tile's.
 
@@ -78,7 +80,10 @@ def norm_linear(
     out_RO = x_RI.new_empty((len(x_RI), len(weight_OI))) if out is None else out
     check_small_batch(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, len(weight_OI))
     return _launch(
-        *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, eps), is_dependent=is_dependent, tile=tile
+        *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, eps),
+        is_normed=norm_weight_I is not None if is_normed is None else is_normed,
+        is_dependent=is_dependent,
+        tile=tile,
     )
 
 
@@ -108,6 +113,7 @@ def norm_gate_up_silu(
     eps: float,
     out: torch.Tensor | None = None,
     *,
+    is_normed: bool | None = None,
     is_dependent: bool = False,
     tile: Tile | None = None,
 ) -> torch.Tensor:
@@ -119,6 +125,7 @@ def norm_gate_up_silu(
     check_small_batch(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
     return _launch(
         *(x_RI, norm_weight_I, weight_XI, None, out_RF, eps),
+        is_normed=norm_weight_I is not None if is_normed is None else is_normed,
         is_gated=True,
         is_dependent=is_dependent,
         tile=tile,
@@ -170,6 +177,7 @@ def _launch(
     out_RO: torch.Tensor,
     eps: float,
     *,
+    is_normed: bool = False,
     is_gated: bool = False,
     is_added: bool = False,
     is_dependent: bool,
@@ -184,6 +192,7 @@ def _launch(
         I=num_inputs,
         O=num_outputs,
         BLOCK_O=tile.num_outputs,
+        IS_NORMED=is_normed,
         IS_GATED=is_gated,
         IS_ADDED=is_added,
         num_warps=tile.num_warps,

@@ -30,6 +30,7 @@ def small_batch_dot_kernel(
     SLICE: tl.constexpr,
     BLOCK_R: tl.constexpr,
     BLOCK_O: tl.constexpr,
+    IS_NORMED: tl.constexpr,
     IS_GATED: tl.constexpr,
     IS_ADDED: tl.constexpr,
     PDL: tl.constexpr,
@@ -45,7 +46,7 @@ def small_batch_dot_kernel(
         gdc_launch_dependents()
         gdc_wait()
     xs = _load_rows(x_ptr + row[None, :, None] * x_stride, (row < R)[None, :, None], inner, I, SLICES * SLICE)
-    scale = _norm_factors(xs, norm_weight_ptr, eps, I)
+    scale = _norm_factors(xs, eps, I, IS_NORMED)
     out_at = out_ptr + row[:, None] * out_stride + column[None, :]
     is_out = (row < R)[:, None] & (column < O)[None, :]
     out = _project(xs, weights, BLOCK_R, BLOCK_O, SLICES) * scale
@@ -93,10 +94,10 @@ def _load_rows(row_at, is_row, inner, I: tl.constexpr, CHUNK: tl.constexpr):  # 
 
 
 @triton.jit
-def _norm_factors(xs, norm_weight_ptr, eps, I: tl.constexpr):  # noqa: E741
+def _norm_factors(xs, eps, I: tl.constexpr, IS_NORMED: tl.constexpr):  # noqa: E741
     """Return what a norm multiplies each row with, as a column."""
     factors = 1.0
-    if norm_weight_ptr is not None:
+    if IS_NORMED:
         squares = 0.0
         for chunk in tl.static_range(len(xs)):
             x = xs[chunk].to(tl.float32)

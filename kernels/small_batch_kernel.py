@@ -26,6 +26,7 @@ def small_batch_kernel(
     O: tl.constexpr,  # noqa: E741
     BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
+    IS_NORMED: tl.constexpr,
     IS_GATED: tl.constexpr,
     IS_ADDED: tl.constexpr,
     PDL: tl.constexpr,
@@ -53,7 +54,7 @@ def small_batch_kernel(
         up_weight = _scaled(up_weight, norm_weight_ptr, inner, is_inner)
     for row in tl.static_range(R):
         x = xs[row].to(tl.float32)
-        scale = _norm_factor(x, norm_weight_ptr, eps, I)
+        scale = _norm_factor(x, eps, I, IS_NORMED)
         out = tl.sum(weight * x[None, :], 1) * scale
         if bias_ptr is not None:
             out += tl.load(bias_ptr + column, mask=is_column, other=0.0).to(tl.float32)
@@ -74,9 +75,9 @@ def _scaled(weight, norm_weight_ptr, inner, is_inner):
 
 
 @triton.jit
-def _norm_factor(x, norm_weight_ptr, eps, I: tl.constexpr):  # noqa: E741
+def _norm_factor(x, eps, I: tl.constexpr, IS_NORMED: tl.constexpr):  # noqa: E741
     """Return what a norm multiplies the row with: one number, so it can follow the sum."""
     factor = 1.0
-    if norm_weight_ptr is not None:
+    if IS_NORMED:
         factor = 1.0 / tl.sqrt(tl.sum(x * x) / I + eps)
     return factor

@@ -20,7 +20,8 @@ from kernels.qkv_rows import QkvRows
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
-from model.residual_stream import Projection, ResidualStream, make_projection, make_workspace
+from model.projection import MostRows, Projection, make_projection
+from model.residual_stream import ResidualStream, make_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +40,25 @@ class FusedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SmallRows:
-    """Up to how many rows a projection fused with its norm, gate or sum beats cuBLAS."""
+class RowLimits:
+    """Up to how many rows each projection goes which way."""
 
-    qkv: int
-    output: int
-    gate_up: int
-    down: int
-    head: int
+    qkv: MostRows
+    output: MostRows
+    gate_up: MostRows
+    down: MostRows
+    head: MostRows
 
 
 # Qwen3-0.6B shapes in bf16 on an H200, benchmarks/kernels/small_batch.py --tune: fused and cuBLAS with its
 # norm take 5.4 and 8.5 us at 16 rows for qkv, 5.1 and 6.0 at 32 for output, 79 and 86 at 2 for the head.
-SMALL_ROWS = SmallRows(qkv=16, output=32, gate_up=16, down=16, head=2)
+ROW_LIMITS = RowLimits(
+    qkv=MostRows(few_rows=16, tiled=0),
+    output=MostRows(few_rows=32, tiled=0),
+    gate_up=MostRows(few_rows=16, tiled=0),
+    down=MostRows(few_rows=16, tiled=0),
+    head=MostRows(few_rows=2, tiled=0),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,10 +79,10 @@ class FusedDecoder:
     """Runs a loaded model. Steps in stream order share its memory."""
 
     def __init__(self, model: CausalLM, *, max_num_tokens: int, max_position: int) -> None:
-        """Take the weights as they lie.
+        """Take the weights as they lie, but move the layers' norms into the projections behind them.
 
         Args:
-            model: loaded, on its device, in bfloat16, float16 or float32.
+            model: loaded, on its device, in bfloat16, float16 or float32. It computes what it did before.
             max_num_tokens: most tokens of one step.
             max_position: most positions of one request.
         """
@@ -103,12 +110,8 @@ class FusedDecoder:
     def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, out_TV: torch.Tensor) -> None:
         """Run all layers, and write the logits of every token in the model's dtype."""
         stream = self._run_layers(step, kv_caches)
-        stream.project(
-            self._norm_E,
-            self._head,
-            out_TO=out_TV,
-            is_small=self._head.is_small(len(out_TV), SMALL_ROWS.head),
-        )
+        way = self._head.way(len(out_TV), ROW_LIMITS.head)
+        stream.project(self._norm_E, self._head, out_TO=out_TV, way=way)
 
     def compute_logits(self, hidden_RE: torch.Tensor, out_RV: torch.Tensor) -> None:
         """Write the logits of these rows, in the model's dtype."""
@@ -120,14 +123,10 @@ class FusedDecoder:
         torch.index_select(self._embedding_VE, 0, step.input_ids_T, out=stream.work.residual_TE)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
             self._attention(layer, step, cache=cache, stream=stream)
-            stream.project_gated(
-                layer.mlp_norm_E,
-                layer.gate_up,
-                is_small=layer.gate_up.is_small(num_tokens, SMALL_ROWS.gate_up),
-            )
-            stream.add(
-                layer.down, stream.work.gated_TF, is_small=layer.down.is_small(num_tokens, SMALL_ROWS.down)
-            )
+            way = layer.gate_up.way(num_tokens, ROW_LIMITS.gate_up)
+            stream.project_gated(layer.mlp_norm_E, layer.gate_up, way=way)
+            way = layer.down.way(num_tokens, ROW_LIMITS.down)
+            stream.add(layer.down, stream.work.gated_TF, way=way)
         return stream
 
     def _attention(
@@ -135,12 +134,8 @@ class FusedDecoder:
     ) -> None:
         """Add the attention's output to the stream."""
         work, num_tokens = stream.work, len(step.input_ids_T)
-        stream.project(
-            layer.attention_norm_E,
-            layer.qkv,
-            out_TO=work.qkv_TX,
-            is_small=layer.qkv.is_small(num_tokens, SMALL_ROWS.qkv),
-        )
+        way = layer.qkv.way(num_tokens, ROW_LIMITS.qkv)
+        stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
         rows = QkvRows(
             qkv_TX=work.qkv_TX,
             positions_T=step.positions_T,
@@ -153,7 +148,7 @@ class FusedDecoder:
         )
         step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)
-        stream.add(layer.output, attended_TX, is_small=layer.output.is_small(num_tokens, SMALL_ROWS.output))
+        stream.add(layer.output, attended_TX, way=layer.output.way(num_tokens, ROW_LIMITS.output))
 
 
 def _fused_layer(layer: DecoderLayer) -> FusedLayer:
@@ -161,9 +156,9 @@ def _fused_layer(layer: DecoderLayer) -> FusedLayer:
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     q_norm_D, k_norm_D = (None if norm is None else norm.weight for norm in norms)
     return FusedLayer(
-        qkv=make_projection(attention.qkv_proj),
+        qkv=make_projection(attention.qkv_proj, norm_I=layer.attention_norm.weight),
         output=make_projection(attention.o_proj),
-        gate_up=make_projection(layer.mlp.gate_up_proj),
+        gate_up=make_projection(layer.mlp.gate_up_proj, norm_I=layer.mlp_norm.weight),
         down=make_projection(layer.mlp.down_proj),
         attention_norm_E=layer.attention_norm.weight,
         mlp_norm_E=layer.mlp_norm.weight,

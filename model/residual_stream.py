@@ -1,51 +1,27 @@
 """The residual stream of a fused forward pass: projections read it normalized, and add to it.
 
-cuBLAS adds where it projects; a few rows go through kernels that do norm, projection and gate or sum at
-once. Knows nothing about layers or attention.
+cuBLAS adds where it projects; up to some hundreds of rows go through kernels that do norm, projection and
+gate or sum at once. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
-head dim, F intermediate, G = 2 * F.
+head dim, F intermediate, G = 2 * F, J sums of squares of a row.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
+from kernels import small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
+from kernels.row_squares import num_sums, sum_squares
 from kernels.silu_mul import silu_mul
-from kernels.small_batch import can_fuse, linear_add, norm_gate_up_silu, norm_linear
+from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
-from model.linear import Linear
+from model.projection import Projection, Way
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Projection:
-    """x @ weight.T + bias, into memory that is given."""
-
-    weight_OI: torch.Tensor
-    weight_IO: torch.Tensor
-    """The same, transposed: a view."""
-    bias_O: torch.Tensor | None
-
-    def is_small(self, num_rows: int, most_rows: int) -> bool:
-        """Whether the kernels for a few rows take it, and are wanted for so many."""
-        itemsize_bytes = self.weight_OI.element_size()
-        return num_rows <= most_rows and can_fuse(
-            num_rows, self.weight_OI.shape[1], itemsize_bytes=itemsize_bytes
-        )
-
-    def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
-        """Compute it."""
-        if self.bias_O is None:
-            torch.mm(x_TI, self.weight_IO, out=out_TO)
-        else:
-            torch.addmm(self.bias_O, x_TI, self.weight_IO, out=out_TO)
-
-
-def make_projection(module: Linear) -> Projection:
-    """Take a layer's weight as it lies."""
-    assert module.weight is not None, "a packed weight is for CPUs"
-    return Projection(weight_OI=module.weight, weight_IO=module.weight.t(), bias_O=module.bias)
+MAX_SPLIT_NUMBERS = 16 << 20
+"""Of the sums that the splits of one tiled projection leave: 64 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +35,18 @@ class Workspace:
     attended_THD: torch.Tensor
     gate_up_TG: torch.Tensor
     gated_TF: torch.Tensor
+    squares_TJ: torch.Tensor
+    """float32: the residual's sums of squares."""
+    splits: ProjectionWorkspace
 
     def first(self, num_tokens: int) -> "Workspace":
         """Return views of the first rows."""
-        return Workspace(**{name: getattr(self, name)[:num_tokens] for name in self.__dataclass_fields__})
+        rows: dict[str, Any] = {
+            name: value[:num_tokens]
+            for name in self.__dataclass_fields__
+            if isinstance(value := getattr(self, name), torch.Tensor)
+        }
+        return replace(self, **rows)
 
 
 def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
@@ -82,6 +66,8 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
         attended_THD=rows(num_heads, head_dim),
         gate_up_TG=rows(2 * config.intermediate_size),
         gated_TF=rows(config.intermediate_size),
+        squares_TJ=rows(num_sums(config.hidden_size)).float(),
+        splits=make_projection_workspace(MAX_SPLIT_NUMBERS, device=like.device),
     )
 
 
@@ -92,6 +78,8 @@ class ResidualStream:
         """Take memory whose residual is filled."""
         self.work = work
         self._eps = eps
+        self._has_squares = False
+        """Whether the sums of squares are the residual's."""
 
     def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
         """Return the normalized residual."""
@@ -99,39 +87,67 @@ class ResidualStream:
         return add_rms_norm(work.residual_TE, None, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
 
     def project(
-        self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, is_small: bool
+        self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, way: Way
     ) -> None:
         """Write the projection of the normalized residual."""
-        if not is_small:
+        if way is Way.CUBLAS:
             projection(self.normed(norm_E), out_TO)
             return
-        norm_linear(
+        kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
+        kernels.norm_linear(
             self.work.residual_TE,
-            norm_E,
-            projection.weight_OI,
-            self._eps,
+            weight_OI=projection.weight_OI,
+            eps=self._eps,
             out=out_TO,
             bias_O=projection.bias_O,
             is_dependent=True,
+            **self._norm(norm_E, projection, way),
         )
 
-    def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, is_small: bool) -> None:
+    def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, way: Way) -> None:
         """Write silu(gate) * up of the normalized residual to the workspace."""
         work = self.work
-        if not is_small:
+        if way is Way.CUBLAS:
             gate_up(self.normed(norm_E), work.gate_up_TG)
             silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
             return
-        norm_gate_up_silu(
-            work.residual_TE, norm_E, gate_up.weight_OI, self._eps, out=work.gated_TF, is_dependent=True
+        kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
+        kernels.norm_gate_up_silu(
+            work.residual_TE,
+            weight_XI=gate_up.weight_OI,
+            eps=self._eps,
+            out=work.gated_TF,
+            is_dependent=True,
+            **self._norm(norm_E, gate_up, way),
         )
 
-    def add(self, projection: Projection, x_TI: torch.Tensor, *, is_small: bool) -> None:
+    def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x to the residual."""
-        residual_TE = self.work.residual_TE
-        if is_small:
-            linear_add(x_TI, projection.weight_OI, residual_TE, bias_O=projection.bias_O, is_dependent=True)
-            return
-        if projection.bias_O is not None:
-            residual_TE.add_(projection.bias_O)
-        torch.addmm(residual_TE, x_TI, projection.weight_IO, out=residual_TE)
+        residual_TE, weight_OI, bias_O = self.work.residual_TE, projection.weight_OI, projection.bias_O
+        self._has_squares = way is Way.TILED
+        if way is Way.FEW_ROWS:
+            small_batch.linear_add(x_TI, weight_OI, residual_TE, bias_O=bias_O, is_dependent=True)
+        elif way is Way.TILED:
+            tiled_projection.linear_add(
+                x_TI,
+                weight_OI,
+                residual_TE,
+                bias_O=bias_O,
+                squares_RJ=self.work.squares_TJ,
+                workspace=self.work.splits,
+                is_dependent=True,
+            )
+        else:
+            if bias_O is not None:
+                residual_TE.add_(bias_O)
+            torch.addmm(residual_TE, x_TI, projection.weight_IO, out=residual_TE)
+
+    def _norm(self, norm_E: torch.Tensor, projection: Projection, way: Way) -> dict[str, Any]:
+        """Return how a kernel is to apply the norm."""
+        squares: dict[str, Any] = {}
+        if way is Way.TILED:
+            squares["squares_RJ"] = self.work.squares_TJ
+            if not self._has_squares:
+                sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=True)
+            self._has_squares = True
+        return {"norm_weight_I": None if projection.has_norm else norm_E, "is_normed": True, **squares}

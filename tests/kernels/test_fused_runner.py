@@ -131,14 +131,19 @@ def executors(folder: Path, *, has_graphs: bool = False) -> tuple[StepExecutor, 
     return StepExecutor(LIMITS, fused), StepExecutor(LIMITS, plain), parts.tables.block_table_LM
 
 
-def set_small_rows(monkeypatch: pytest.MonkeyPatch, num_rows: int) -> None:
-    """Fuse projections of up to this many rows with what stands around them."""
+def set_ways(monkeypatch: pytest.MonkeyPatch, *ways: str) -> None:
+    """Choose which kernels compute qkv, output, gate_up, down and head."""
     from model import fused_decoder  # noqa: PLC0415
+    from model.projection import MostRows  # noqa: PLC0415
 
-    rows = fused_decoder.SmallRows(
-        qkv=num_rows, output=num_rows, gate_up=num_rows, down=num_rows, head=num_rows
-    )
-    monkeypatch.setattr(fused_decoder, "SMALL_ROWS", rows)
+    most = {
+        "few": MostRows(few_rows=32, tiled=32),
+        "tiled": MostRows(few_rows=0, tiled=32),
+        "cublas": MostRows(few_rows=0, tiled=0),
+    }
+    names = ("qkv", "output", "gate_up", "down", "head")
+    limits = {name: most[way] for name, way in zip(names, ways, strict=True)}
+    monkeypatch.setattr(fused_decoder, "ROW_LIMITS", fused_decoder.RowLimits(**limits))
 
 
 def run_all_kinds(executor: StepExecutor) -> Epoch:
@@ -175,7 +180,7 @@ def run_short(executor: StepExecutor) -> Epoch:
 def test_steps_of_all_kinds_are_those_of_the_plain_runner(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_small_rows(monkeypatch, 0)
+    set_ways(monkeypatch, *["cublas"] * 5)
     *both, block_table_LM = executors(checkpoint_folder("qwen3_gqa3"))
     fused, plain = [run_all_kinds(executor) for executor in both]
     assert block_table_LM.tolist() == [[3, 2, 1, 0], [6, 5, 4, 0], [9, 8, 7, 0], [12, 11, 0, 0]]
@@ -207,17 +212,25 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
 
     for module in (fused_runner, mixed_step):
         monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
-    set_small_rows(monkeypatch, 0)
+    set_ways(monkeypatch, *["cublas"] * 5)
     *both, _ = executors(checkpoint_folder("qwen3_gqa3"), has_graphs=True)
     fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs
 
 
-@pytest.mark.parametrize("num_small_rows", [0, 4])
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("cublas", "cublas", "cublas", "cublas", "cublas"),
+        ("tiled", "tiled", "tiled", "tiled", "tiled"),
+        ("few", "cublas", "tiled", "few", "tiled"),
+        ("tiled", "few", "few", "cublas", "few"),
+    ],
+)
 def test_a_llama_model_has_no_norms_on_queries_and_keys(
-    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, num_small_rows: int
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, ways: tuple[str, ...]
 ) -> None:
-    set_small_rows(monkeypatch, num_small_rows)
+    set_ways(monkeypatch, *ways)
     *both, _ = executors(checkpoint_folder("llama3_rope_v5_bias"))
     fused, plain = [run_short(executor) for executor in both]
     assert fused.outputs == plain.outputs

@@ -1,0 +1,80 @@
+"""One projection of a fused forward pass: its weight as it lies, and which kernels compute it.
+
+Knows nothing about what stands around it.
+
+Shapes: T rows, I inputs, O outputs.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+
+from kernels.small_batch import can_fuse
+from model.linear import Linear
+
+
+class Way(Enum):
+    """Which kernels compute a projection, and the norm, gate or sum around it."""
+
+    FEW_ROWS = "few_rows"
+    """kernels/small_batch.py, all in one launch."""
+    TILED = "tiled"
+    """kernels/tiled_projection.py, all in one launch."""
+    CUBLAS = "cublas"
+    """cuBLAS, and a launch for each of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MostRows:
+    """Up to how many rows each way is the fastest."""
+
+    few_rows: int
+    tiled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Projection:
+    """x @ weight.T + bias, into memory that is given."""
+
+    weight_OI: torch.Tensor
+    weight_IO: torch.Tensor
+    """The same, transposed: a view."""
+    bias_O: torch.Tensor | None
+    has_norm: bool
+    """Whether the weight of the norm in front is in this weight."""
+
+    def way(self, num_rows: int, most_rows: MostRows) -> Way:
+        """Return how so many rows are computed."""
+        if num_rows <= most_rows.few_rows and can_fuse(
+            num_rows, self.weight_OI.shape[1], itemsize_bytes=self.weight_OI.element_size()
+        ):
+            return Way.FEW_ROWS
+        return Way.TILED if num_rows <= most_rows.tiled else Way.CUBLAS
+
+    def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
+        """Compute it by cuBLAS."""
+        if self.bias_O is None:
+            torch.mm(x_TI, self.weight_IO, out=out_TO)
+        else:
+            torch.addmm(self.bias_O, x_TI, self.weight_IO, out=out_TO)
+
+
+def make_projection(module: Linear, *, norm_I: torch.Tensor | None = None) -> Projection:
+    """Take a layer's weight as it lies.
+
+    Args:
+        module: loaded.
+        norm_I: the weight of the norm in front, which is moved into the layer's: both change in place,
+            and norm and projection together stay what they were.
+    """
+    assert module.weight is not None, "a packed weight is for CPUs"
+    if norm_I is not None:
+        module.weight.copy_(module.weight.float() * norm_I.float())
+        norm_I.fill_(1.0)
+    return Projection(
+        weight_OI=module.weight,
+        weight_IO=module.weight.t(),
+        bias_O=module.bias,
+        has_norm=norm_I is not None,
+    )
