@@ -26,11 +26,8 @@ def small_batch_kernel(
     O: tl.constexpr,  # noqa: E741
     BLOCK_I: tl.constexpr,
     BLOCK_O: tl.constexpr,
-    IS_NORMED: tl.constexpr,
-    IS_GATED: tl.constexpr,
-    IS_ADDED: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    IS_NORMED: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """One program: BLOCK_O outputs of all rows, or with IS_GATED the gates and ups of BLOCK_O."""
     column = tl.program_id(0) * BLOCK_O + tl.arange(0, BLOCK_O)
     inner = tl.arange(0, BLOCK_I)
