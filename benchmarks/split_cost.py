@@ -71,7 +71,7 @@ def running_bench(model: Path, flags: argparse.Namespace) -> Iterator[Bench]:
         worker_flags = ("--script", str(script_path), "--step-seconds", step_seconds)
         with running("tests.stand_in_process", *common, *worker_flags) as worker:
             scheduler_flags = ("--worker", worker.address(), "--frontends", str(flags.frontends))
-            quiet = ("--log-level", "warning")
+            quiet = ("--log-level", "warning", "--drain-seconds", "1")
             with running("scheduler_svc", *common, *scheduler_flags, *quiet) as scheduler:
                 yield Bench(
                     address=scheduler.address(),
@@ -88,18 +88,21 @@ def measure_flood(bench: Bench) -> None:
     """Open many streams at once; print when the engine knew all, and how the state was answered."""
     process, connection = start_flood(bench.load(FLOOD_STREAMS, FLOOD_TOKENS))
     connection.recv()
+    before = bench.costs()
     queued, latencies = poll_state(
         bench.address, FLOOD_STREAMS, limit_seconds=_LIMIT_SECONDS, begin=lambda: connection.send("go")
     )
-    start, end = connection.recv(), connection.recv()
-    process.join()
+    cpu = {name: cost.cpu_seconds - before[name].cpu_seconds for name, cost in bench.costs().items()}
+    start = connection.recv()
     print(
         f"flood: {FLOOD_STREAMS} streams queued after {queued - start:.2f} s "
-        f"(goal: {GOAL_QUEUED_SECONDS:.0f} s), all ended after {end - start:.2f} s; "
+        f"(goal: {GOAL_QUEUED_SECONDS:.0f} s); "
         f"{len(latencies)} x GetServerState meanwhile, slowest {1000 * max(latencies):.0f} ms "
-        f"(goal: {1000 * GOAL_STATE_SECONDS:.0f} ms)",
-        flush=True,
+        f"(goal: {1000 * GOAL_STATE_SECONDS:.0f} ms)"
     )
+    print("  CPU seconds until then:", ", ".join(f"{name} {spent:.2f}" for name, spent in cpu.items()))
+    print(f"  all ended after {connection.recv() - start:.2f} s", flush=True)
+    process.join()
 
 
 def measure_load(bench: Bench, *, seconds: float, soak_minutes: int) -> None:

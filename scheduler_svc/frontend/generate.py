@@ -20,8 +20,10 @@ from scheduler_svc.frontend.request_check import check_options, check_request
 from scheduler_svc.frontend.resume import resume_generation
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
-from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver, write_delay_seconds
+from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver
 from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Ended, EngineFacts, Output, Told
+from scheduler_svc.frontend.write_delay import WriteDelay
+from scheduler_svc.frontend.write_turns import WriteTurns
 
 _ID_WAITS_SECONDS = (0.005, 0.02, 0.08, 0.2)
 """How long an id that is in use is waited for, from one try to the next."""
@@ -52,6 +54,8 @@ class Generator:
         """What the engine told last; None while it is gone."""
         self._link = link
         self._max_pending = max_pending
+        self._turns = WriteTurns()
+        self._write_delay = WriteDelay()
 
     async def run(
         self,
@@ -71,6 +75,8 @@ class Generator:
             StepwireError: where the request is refused or ends with an error.
         """
         arrival_ns = time.monotonic_ns()
+        self._write_delay.note_new_stream()
+        self._turns.note_new_stream()
         asked = _with_drawn(asked)
         with self.open_requests.enter(asked.request_id) as entry:
             checked = await self._check(asked)
@@ -113,7 +119,10 @@ class Generator:
             handle = self._link.submit(attempt.checked, stream, timeout_ns=timeout_ns)
         try:
             await deliver(
-                stream, attempt.tell, delay_seconds=lambda: write_delay_seconds(len(self.open_requests))
+                stream,
+                attempt.tell,
+                turns=self._turns,
+                delay_seconds=lambda: self._write_delay.seconds(len(self.open_requests)),
             )
         except RequestInterruptedError as error:
             seed, num_output_tokens = attempt.checked.asked.sampling.seed, attempt.generation.num_tokens

@@ -49,6 +49,11 @@ class Generation:
         """How much waits to be taken: tokens and log-probability entries."""
         return len(self._token_ids) + self._num_logprob_entries
 
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._token_ids or self._texts)
+
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> bool:
         """Take one more token; return whether it completed a stop string: then it is the last."""
         self.num_tokens += 1
@@ -66,20 +71,20 @@ class Generation:
             return
         is_matched = self._tell(self._detokenizer.flush())
         if self._matcher is not None and not is_matched:
-            self._texts.append(self._matcher.flush())
+            self.put_text(self._matcher.flush())
 
     def take(self) -> Delta | None:
         """Take out what gathered since the last call; None where there is nothing."""
-        text = "".join(self._texts)
-        if not text and not self._token_ids:
+        if not self.has_output:
             return None
-        delta = Delta(text=text, token_ids=self._token_ids, logprobs=self._logprobs)
+        delta = Delta(text="".join(self._texts), token_ids=self._token_ids, logprobs=self._logprobs)
         self.drop()
         return delta
 
     def put_text(self, text: str) -> None:
         """Have ``text`` told next, as it is."""
-        self._texts.append(text)
+        if text:
+            self._texts.append(text)
 
     def drop(self) -> None:
         """Forget what waits to be taken."""
@@ -91,5 +96,5 @@ class Generation:
             return False
         if self._matcher is not None:
             text = self._matcher.push(text, counts=self.num_tokens >= self._min_tokens)
-        self._texts.append(text)
+        self.put_text(text)
         return self.matched_stop_string is not None

@@ -15,14 +15,10 @@ from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import SlowConsumerError, StepwireError
 from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.values import Ended, Final, Output, RequestStatus, TokenLogprobs
+from scheduler_svc.frontend.write_turns import WriteTurns
 
 MAX_PENDING = 16384
 """Tokens and log-probability entries that may wait for one client: minutes of output, about 2 MB."""
-
-_NUM_STREAMS_WITHOUT_DELAY = 32
-_NUM_STREAMS_WITH_FULL_DELAY = 256
-_FULL_DELAY_SECONDS = 0.020
-"""A message costs 21-28 us of CPU: 256 streams at 20 ms each take about a third of a core."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +54,7 @@ class RequestStream:
         self._error: StepwireError | None = None
         self._status: RequestStatus | None = None
         """The last one that the client does not know of."""
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -73,14 +69,14 @@ class RequestStream:
     def told_status(self, status: RequestStatus) -> None:
         """Tell the client what the request does, after the output that waits already."""
         self._status = status
-        self._wake.set()
+        self._notify()
 
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> Verdict | None:
         """Take one token; return a verdict if it ends the request here."""
         assert not self.is_ended, "a token after the end"
         if not self._first_token_time_ns:
             self._first_token_time_ns = self._clock_ns() - self._arrival_ns
-        self._wake.set()
+        self._notify()
         if self._generation.push(token_id, logprobs):
             self._finish(FinishReason.STOP_STRING, None)
             return Verdict(reason=FinishReason.STOP_STRING, num_output_tokens=self._generation.num_tokens)
@@ -107,27 +103,42 @@ class RequestStream:
         """End with an error, after what waits already."""
         assert not self.is_ended, "a request ends once"
         self._error = error
-        self._wake.set()
+        self._notify()
 
-    async def take(self) -> Output:
-        """Wait for output and take all of it; after the last comes the end.
+    @property
+    def has_output(self) -> bool:
+        """Whether there is something to take."""
+        return self._generation.has_output or self._status is not None or self.is_ended
+
+    async def wait(self) -> None:
+        """Wait until there is something to take."""
+        if not self.has_output:
+            assert self._waiter is None, "one task writes a stream"
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def take(self) -> Output:
+        """Take all output that is there; after the last comes the end.
 
         Raises:
             StepwireError: where the request ended with an error.
         """
-        while True:
-            delta = self._generation.take()
-            if delta is not None:
-                return delta
-            if self._status is not None:
-                status, self._status = self._status, None
-                return status
-            if self._error is not None:
-                raise self._error
-            if self._final is not None:
-                return self._final
-            self._wake.clear()
-            await self._wake.wait()
+        delta = self._generation.take()
+        if delta is not None:
+            return delta
+        if self._status is not None:
+            status, self._status = self._status, None
+            return status
+        if self._error is not None:
+            raise self._error
+        assert self._final is not None, "takes what is there"
+        return self._final
+
+    def _notify(self) -> None:
+        if self._waiter is not None:
+            if not self._waiter.done():  # cancelled: the client is gone
+                self._waiter.set_result(None)
+            self._waiter = None
 
     def _finish(self, reason: FinishReason, matched_stop_token_id: int | None) -> None:
         self._final = Final(
@@ -141,33 +152,29 @@ class RequestStream:
             first_token_time_ns=self._first_token_time_ns,
             total_time_ns=self._clock_ns() - self._arrival_ns,
         )
-        self._wake.set()
-
-
-def write_delay_seconds(num_open_streams: int) -> float:
-    """Tell how long a stream gathers after each write: 0 up to 32 streams, 20 ms from 256 on."""
-    share = (num_open_streams - _NUM_STREAMS_WITHOUT_DELAY) / (
-        _NUM_STREAMS_WITH_FULL_DELAY - _NUM_STREAMS_WITHOUT_DELAY
-    )
-    return _FULL_DELAY_SECONDS * min(1.0, max(0.0, share))
+        self._notify()
 
 
 async def deliver(
     stream: RequestStream,
     write: Callable[[Output], Awaitable[None]],
     *,
+    turns: WriteTurns,
     delay_seconds: Callable[[], float],
 ) -> Final:
-    """Write a stream's output as it comes, until its end.
+    """Write a stream's output as it comes and its turns allow, until its end.
 
     Raises:
         StepwireError: where the request ended with an error, after its output.
     """
     while True:
-        output = await stream.take()
+        if not stream.has_output:
+            await stream.wait()
+            await turns.take()
+        output = stream.take()
         await write(output)
         if isinstance(output, Final):
             return output
         seconds = delay_seconds()
         if seconds and not stream.is_ended:
-            await asyncio.sleep(seconds)
+            await turns.rest(seconds)

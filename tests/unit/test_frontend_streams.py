@@ -9,8 +9,9 @@ from scheduler_svc.errors import DeadlineError, DrainingError, SlowConsumerError
 from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.open_requests import OpenRequests
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
-from scheduler_svc.frontend.streams import RequestStream, Verdict, deliver, write_delay_seconds
+from scheduler_svc.frontend.streams import RequestStream, Verdict, deliver
 from scheduler_svc.frontend.values import Delta, Ended, Final, Output, RequestStatus, TokenLogprobs
+from scheduler_svc.frontend.write_turns import WriteTurns
 
 
 class LetterDetokenizer:
@@ -58,10 +59,10 @@ async def test_all_that_gathered_is_one_delta_then_the_end() -> None:
     stream.started(num_cached_tokens=2, queue_time_ns=40)
     clock.now_ns = 1100
     push(stream, "a")
-    assert await stream.take() == delta("a")
+    assert stream.take() == delta("a")
     clock.now_ns = 1200
     push(stream, "bcd")
-    assert await stream.take() == delta("bcd")
+    assert stream.take() == delta("bcd")
     clock.now_ns = 1500
     stream.ended(
         Ended(reason=FinishReason.STOP_TOKEN, matched_stop_token_id=9, num_cached_tokens=2, queue_time_ns=40)
@@ -76,17 +77,29 @@ async def test_all_that_gathered_is_one_delta_then_the_end() -> None:
         first_token_time_ns=100,
         total_time_ns=500,
     )
-    assert await stream.take() == want
-    assert await stream.take() == want
+    assert stream.take() == want
+    assert stream.take() == want
 
 
 async def test_a_waiting_reader_wakes() -> None:
     stream = make()
-    reader = asyncio.create_task(stream.take())
+    reader = asyncio.create_task(stream.wait())
     await asyncio.sleep(0)
     assert not reader.done()
     push(stream, "a")
-    assert await asyncio.wait_for(reader, 5) == delta("a")
+    await asyncio.wait_for(reader, 5)
+    assert stream.take() == delta("a")
+    assert not stream.has_output
+
+
+async def test_a_reader_that_was_cancelled_harms_nobody() -> None:
+    stream = make()
+    reader = asyncio.create_task(stream.wait())
+    await asyncio.sleep(0)
+    reader.cancel()
+    push(stream, "a")
+    await asyncio.gather(reader, return_exceptions=True)
+    assert stream.take() == delta("a")
 
 
 async def test_a_stop_string_ends_the_request_here_with_what_the_engine_told_at_its_start() -> None:
@@ -94,8 +107,8 @@ async def test_a_stop_string_ends_the_request_here_with_what_the_engine_told_at_
     stream.started(num_cached_tokens=2, queue_time_ns=40)
     assert push(stream, "ab") == [None, None]
     assert stream.push(ord("c")) == Verdict(reason=FinishReason.STOP_STRING, num_output_tokens=3)
-    assert await stream.take() == Delta(text="a", token_ids=[97, 98, 99], logprobs=[])
-    final = await stream.take()
+    assert stream.take() == Delta(text="a", token_ids=[97, 98, 99], logprobs=[])
+    final = stream.take()
     assert isinstance(final, Final)
     assert (final.reason, final.matched_stop_string) == (FinishReason.STOP_STRING, "bc")
     assert (final.num_output_tokens, final.num_cached_tokens, final.queue_time_ns) == (3, 2, 40)
@@ -105,8 +118,8 @@ async def test_held_text_is_told_at_the_end() -> None:
     stream = make("bc")
     push(stream, "ab")
     stream.ended(Ended(reason=FinishReason.LENGTH))
-    assert await stream.take() == Delta(text="ab", token_ids=[97, 98], logprobs=[])
-    final = await stream.take()
+    assert stream.take() == Delta(text="ab", token_ids=[97, 98], logprobs=[])
+    final = stream.take()
     assert isinstance(final, Final)
     assert final.reason == FinishReason.LENGTH
     assert final.matched_stop_string is None
@@ -117,7 +130,7 @@ async def test_past_its_bound_the_request_ends_and_holds_nothing() -> None:
     assert push(stream, "abc") == [None, None, None]
     assert stream.push(ord("d")) == Verdict(reason=FinishReason.SLOW_CONSUMER)
     with pytest.raises(SlowConsumerError, match="does not read: 4 tokens wait, but at most 3 may"):
-        await stream.take()
+        stream.take()
 
 
 async def test_log_probabilities_count_towards_the_bound() -> None:
@@ -130,30 +143,22 @@ async def test_reading_makes_room() -> None:
     stream = make(max_pending=3)
     for _ in range(10):
         assert push(stream, "abc") == [None, None, None]
-        assert await stream.take() == delta("abc")
+        assert stream.take() == delta("abc")
 
 
 async def test_an_error_comes_after_the_output_before_it() -> None:
     stream = make()
     push(stream, "ab")
     stream.failed(DeadlineError("late"))
-    assert await stream.take() == delta("ab")
+    assert stream.take() == delta("ab")
     with pytest.raises(DeadlineError, match="late"):
-        await stream.take()
-
-
-@pytest.mark.parametrize(
-    ("num_streams", "seconds"),
-    [(0, 0.0), (1, 0.0), (32, 0.0), (144, 0.010), (88, 0.005), (256, 0.020), (1000, 0.020)],
-)
-def test_the_delay_grows_with_the_open_streams(num_streams: int, seconds: float) -> None:
-    assert write_delay_seconds(num_streams) == pytest.approx(seconds, abs=1e-12)
+        stream.take()
 
 
 async def test_the_first_output_is_written_at_once_and_later_ones_gather() -> None:
     stream = make()
     written: asyncio.Queue[Output] = asyncio.Queue()
-    task = asyncio.create_task(deliver(stream, written.put, delay_seconds=lambda: 0.05))
+    task = asyncio.create_task(deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 0.05))
     push(stream, "a")
     assert await asyncio.wait_for(written.get(), 0.04) == delta("a")
     for letter in "bcd":  # all within the delay, each seen by the loop
@@ -170,7 +175,9 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
     push(stream, "a")
     stream.ended(Ended(reason=FinishReason.LENGTH))
     written: asyncio.Queue[Output] = asyncio.Queue()
-    final = await asyncio.wait_for(deliver(stream, written.put, delay_seconds=lambda: 3600.0), 5)
+    final = await asyncio.wait_for(
+        deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 3600.0), 5
+    )
     assert [written.get_nowait(), written.get_nowait()] == [delta("a"), final]
 
 
@@ -194,10 +201,10 @@ async def test_a_status_comes_after_the_output_that_waits_and_only_the_last_one_
     stream = make()
     push(stream, "ab")
     stream.told_status(RequestStatus.WAITING_FOR_WORKER)
-    assert [await stream.take(), await stream.take()] == [delta("ab"), RequestStatus.WAITING_FOR_WORKER]
+    assert [stream.take(), stream.take()] == [delta("ab"), RequestStatus.WAITING_FOR_WORKER]
     stream.told_status(RequestStatus.WAITING_FOR_WORKER)
     stream.told_status(RequestStatus.RUNNING)
     stream.failed(DeadlineError("late"))
-    assert await stream.take() is RequestStatus.RUNNING
+    assert stream.take() is RequestStatus.RUNNING
     with pytest.raises(DeadlineError):
-        await stream.take()
+        stream.take()

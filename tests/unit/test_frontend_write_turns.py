@@ -1,0 +1,97 @@
+"""Turns to write: few in one round of the event loop, after a rest of each stream's own."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from scheduler_svc.frontend.write_turns import WriteTurns
+
+LIMIT_SECONDS = 5.0
+
+
+async def rounds_until(condition: Callable[[], bool]) -> int:
+    """Count the rounds of the event loop until ``condition`` holds."""
+    for count in range(1000):
+        if condition():
+            return count
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never held")
+
+
+async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
+    turns, order = WriteTurns(), list[int]()
+
+    async def write(index: int) -> None:
+        await turns.take()
+        order.append(index)
+
+    tasks = [asyncio.create_task(write(index)) for index in range(40)]
+    sizes: list[int] = []
+    while len(order) < 40:
+        await asyncio.sleep(0)
+        sizes.append(len(order) - sum(sizes))
+    assert [size for size in sizes if size] == [16, 16, 8]
+    assert order == list(range(40))
+    await asyncio.gather(*tasks)
+
+
+async def test_with_a_new_stream_a_round_has_fewer_turns() -> None:
+    turns, order = WriteTurns(), list[int]()
+
+    async def write(index: int) -> None:
+        await turns.take()
+        order.append(index)
+
+    tasks = [asyncio.create_task(write(index)) for index in range(30)]
+    await rounds_until(lambda: len(order) == 16)
+    turns.note_new_stream()
+    await rounds_until(lambda: len(order) > 16)
+    assert len(order) == 20
+    await rounds_until(lambda: len(order) > 20)
+    assert len(order) == 30
+    await asyncio.gather(*tasks)
+
+
+async def test_one_turn_after_another_needs_no_waiting() -> None:
+    turns = WriteTurns()
+    for _ in range(16):
+        turn = turns.take()
+        with pytest.raises(StopIteration):  # it never gave way to another task
+            turn.send(None)
+
+
+async def test_rests_end_by_their_own_time_and_not_before() -> None:
+    turns, order = WriteTurns(), list[str]()
+    start = asyncio.get_running_loop().time()
+
+    async def write(name: str, seconds: float) -> None:
+        await turns.rest(seconds)
+        assert asyncio.get_running_loop().time() - start >= seconds - 0.002
+        order.append(name)
+
+    async with asyncio.timeout(LIMIT_SECONDS), asyncio.TaskGroup() as group:
+        group.create_task(write("long", 0.04))
+        await asyncio.sleep(0)  # the first timer is set for it
+        group.create_task(write("short", 0.01))
+        group.create_task(write("middle", 0.02))
+    assert order == ["short", "middle", "long"]
+
+
+async def test_a_stream_that_goes_takes_no_turn() -> None:
+    turns, order = WriteTurns(), list[int]()
+
+    async def write(index: int) -> None:
+        await turns.take()
+        order.append(index)
+
+    tasks = [asyncio.create_task(write(index)) for index in range(33)]
+    await rounds_until(lambda: len(order) == 16)
+    tasks[16].cancel()
+    await rounds_until(lambda: len(order) > 16)
+    assert order == [index for index in range(33) if index != 16]
+    resting = asyncio.create_task(turns.rest(0.001))
+    await asyncio.sleep(0)
+    resting.cancel()
+    await asyncio.wait_for(turns.rest(0.003), LIMIT_SECONDS)
+    await asyncio.gather(*tasks, resting, return_exceptions=True)
