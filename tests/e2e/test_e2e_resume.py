@@ -9,7 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from stepwire_client import AsyncStepwireClient, GenerationStream, StepwireClient
+from stepwire_client import (
+    AsyncGenerationStream,
+    AsyncStepwireClient,
+    Delta,
+    FinalOutput,
+    GenerationRequest,
+    GenerationStream,
+    StepwireClient,
+)
 
 from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
 from tools.services import Services, running_services
@@ -84,40 +92,47 @@ def all_of(stream: GenerationStream) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("name", ["engine", "front end"])
-def test_streams_go_on_when_a_process_is_killed(own_services: Services, name: str) -> None:
+def test_streams_go_on_when_the_engine_is_killed(own_services: Services) -> None:
     with StepwireClient(own_services.address) as client:
         expected = [all_of(stream) for stream in start_all(client)]
         streams = start_all(client)
         for stream in streams[:-1]:  # the last one may have told nothing yet
             next(stream)
-        kill_child(own_services, name)
+        kill_child(own_services, "engine")
         assert [all_of(stream) for stream in streams] == expected
         assert sum(stream.num_resumes for stream in streams) >= NUM_REQUESTS, "killed mid-stream"
         wait_until_idle(client)
 
 
-async def test_streams_go_on_with_asyncio_when_both_are_killed(own_services: Services) -> None:
+async def test_streams_go_on_with_asyncio_when_the_front_end_is_killed(own_services: Services) -> None:
     async with AsyncStepwireClient(own_services.address) as client:
+        expected = [_joined([delta async for delta in start(client, index)]) for index in range(3)]
+        streams = [start(client, index) for index in range(3)]
+        firsts = [await anext(stream) for stream in streams]
+        bulk = client.generate_many(
+            GenerationRequest.of(prompt(index), request_id=str(index), **options(index))  # type: ignore[arg-type]
+            for index in range(3)
+        )
+        events = [await anext(bulk)]
+        await asyncio.to_thread(kill_child, own_services, "front end")
+        rests = await asyncio.gather(*(_read(stream) for stream in streams))
+        assert [_joined([first, *rest]) for first, rest in zip(firsts, rests, strict=True)] == expected
+        assert all(stream.num_resumes for stream in streams), "killed mid-stream"
+        events += [event async for event in bulk]
+        for index in range(3):
+            told = [event for request_id, event in events if request_id == str(index)]
+            assert _joined([event for event in told if isinstance(event, Delta)]) == expected[index]
+            assert isinstance(told[-1], FinalOutput)
 
-        async def run(index: int, reached: asyncio.Event | None) -> list[tuple[str, tuple[int, ...]]]:
-            told = []
-            stream = client.generate(prompt(index), **options(index))  # type: ignore[arg-type]
-            async for delta in stream:
-                told.append((delta.text, delta.token_ids))
-                if reached is not None and len(told) == 3:
-                    reached.set()
-            assert (stream.num_resumes > 0) == (reached is not None)
-            return told
 
-        expected = [_joined(await run(index, None)) for index in range(3)]
-        reached = [asyncio.Event() for _ in range(3)]
-        tasks = [asyncio.create_task(run(index, reached[index])) for index in range(3)]
-        for name, event in zip(("engine", "front end"), reached, strict=False):
-            await event.wait()
-            await asyncio.to_thread(kill_child, own_services, name)
-        assert [_joined(told) for told in await asyncio.gather(*tasks)] == expected
+def start(client: AsyncStepwireClient, index: int) -> AsyncGenerationStream:
+    return client.generate(prompt(index), **options(index))  # type: ignore[arg-type]
 
 
-def _joined(told: list[tuple[str, tuple[int, ...]]]) -> tuple[str, list[int]]:
-    return "".join(text for text, _ in told), [token_id for _, ids in told for token_id in ids]
+async def _read(stream: AsyncGenerationStream) -> list[Delta]:
+    return [delta async for delta in stream]
+
+
+def _joined(deltas: list[Delta]) -> tuple[str, list[int]]:
+    text = "".join(delta.text for delta in deltas)
+    return text, [token_id for delta in deltas for token_id in delta.token_ids]

@@ -5,10 +5,7 @@ step that follows those in flight.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,75 +15,28 @@ from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import types_pb2
 from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
 
-from scheduler_svc.config import SchedulerConfig
-from scheduler_svc.frontend.served_model import ServedModel
-from scheduler_svc.frontend.server import Frontend
 from tests.rpc.engine_bench import (
     LIMIT_SECONDS,
     RunningEngine,
     num_finished,
     num_running,
     num_waiting,
-    running_engine,
     wait_until,
 )
-from tests.rpc.frontend_bench import write_model_folder
-from tests.stand_in_worker import StandInWorker
+from tests.rpc.stack_bench import Stack, running_stack, write_stand_in_folder
 
 STEPS_IN_FLIGHT = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """A front end, an engine and a stand-in worker, and a client's stub before them."""
-
-    worker: StandInWorker
-    engine: RunningEngine
-    address: str
-    stub: Any
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a model folder with the stand-in worker's vocabulary."""
-    folder = write_model_folder(tmp_path_factory.mktemp("model"))
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
-    return folder
+    return write_stand_in_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 async def stack(folder: Path) -> AsyncIterator[Stack]:
-    """Run all three; at the end nothing may be held anywhere."""
-    worker = StandInWorker()
-    await worker.start()
-    async with (
-        running_engine(worker.address, max_steps_in_flight=STEPS_IN_FLIGHT) as engine,
-        serving(folder, engine) as address,
-        grpc.aio.insecure_channel(address) as channel,
-    ):
-        await wait_until(lambda: engine.engine.state().core is not None)
-        yield Stack(worker=worker, engine=engine, address=address, stub=GenerationServiceStub(channel))
-        worker.may_run.set()
-        await engine.wait_idle()
-        await wait_until(lambda: worker.num_lanes_held == 0)
-    await worker.stop()
-    assert worker.faults == []
-
-
-@asynccontextmanager
-async def serving(folder: Path, engine: RunningEngine) -> AsyncIterator[str]:
-    """Run a front end of ``engine``."""
-    config = SchedulerConfig(model=str(folder), port=0, drain_seconds=0.2)
-    model = ServedModel.load(config)
-    frontend = Frontend(config, model, frontend_index=0, socket_path=engine.socket_path)
-    stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(frontend.serve(stop, port.set_result))
-    try:
-        yield f"127.0.0.1:{await asyncio.wait_for(port, LIMIT_SECONDS)}"
-    finally:
-        stop.set()
-        await asyncio.wait_for(task, LIMIT_SECONDS)
+    async with running_stack(folder, max_steps_in_flight=STEPS_IN_FLIGHT) as stack:
+        yield stack
 
 
 def endless(request_id: str) -> pb.GenerateRequest:

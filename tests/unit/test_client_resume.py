@@ -97,6 +97,10 @@ def test_patience_ends_when_a_generation_gets_nowhere() -> None:
     patience.note_output()
     assert delay(patience, LOST, 109.8) == 0.1
     assert delay(make_patience(resume_seconds=0.0), LOST) is None
+    for timeout_seconds, gives_up in ((None, True), (1000.0, False)):
+        patience = Patience(now_seconds=0.0, timeout_seconds=timeout_seconds)
+        assert delay(patience, LOST, 0.0) is not None
+        assert (delay(patience, NOBODY, 61.0, is_resumed=True) is None) == gives_up
 
 
 def test_the_deadline_is_of_all_tries_together() -> None:

@@ -26,7 +26,7 @@ from stepwire_client.decode import decode_model_info, decode_server_state, decod
 from stepwire_client.encode import encode_detokenize, encode_request, encode_tokenize
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
-from stepwire_client.resume import DEFAULT_RESUME_SECONDS, Patience
+from stepwire_client.resume import Patience
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
@@ -52,7 +52,7 @@ class AsyncStepwireClient:
         address: str = DEFAULT_ADDRESS,
         *,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        resume_seconds: float = DEFAULT_RESUME_SECONDS,
+        resume_seconds: float | None = None,
     ) -> None:
         """Prepare a connection, which the first call makes.
 
@@ -60,7 +60,8 @@ class AsyncStepwireClient:
             address: HOST:PORT of the server.
             max_message_bytes: the largest message, each way.
             resume_seconds: how long a generation whose server went away is tried again, from where
-                it was, without new output; 0: never.
+                it was, without new output; 0: never; None: until the deadline of the call, and
+                without one for 60 s.
 
         Raises:
             InvalidRequest: if ``resume_seconds`` is no length of time.

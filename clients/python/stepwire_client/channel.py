@@ -43,12 +43,12 @@ def check_timeout(timeout_seconds: float | None) -> float | None:
     return timeout_seconds
 
 
-def check_resume_seconds(resume_seconds: float) -> float:
-    """Return how long a broken stream is tried again.
+def check_resume_seconds(resume_seconds: float | None) -> float | None:
+    """Return how long a broken stream is tried again; None: as long as makes sense.
 
     Raises:
         InvalidRequest: if it is no length of time.
     """
-    if not resume_seconds >= 0:  # NaN neither
+    if resume_seconds is not None and not resume_seconds >= 0:  # NaN neither
         raise InvalidRequest(f"resume_seconds is {resume_seconds}, but must be at least 0")
     return resume_seconds

@@ -25,7 +25,7 @@ from stepwire_client.encode import encode_detokenize, encode_request, encode_tok
 from stepwire_client.errors import error_of_rpc
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
-from stepwire_client.resume import DEFAULT_RESUME_SECONDS, Patience
+from stepwire_client.resume import Patience
 from stepwire_client.stream import GenerationStream, ResponseCall
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
@@ -51,7 +51,7 @@ class StepwireClient:
         address: str = DEFAULT_ADDRESS,
         *,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
-        resume_seconds: float = DEFAULT_RESUME_SECONDS,
+        resume_seconds: float | None = None,
     ) -> None:
         """Prepare a connection, which the first call makes.
 
@@ -59,7 +59,8 @@ class StepwireClient:
             address: HOST:PORT of the server.
             max_message_bytes: the largest message, each way.
             resume_seconds: how long a generation whose server went away is tried again, from where
-                it was, without new output; 0: never.
+                it was, without new output; 0: never; None: until the deadline of the call, and
+                without one for 60 s.
 
         Raises:
             InvalidRequest: if ``resume_seconds`` is no length of time.

@@ -5,6 +5,7 @@ told twice. Pure: knows nothing about channels, threads, event loops or clocks (
 time it is).
 """
 
+import math
 import random
 from collections.abc import Callable, Collection
 
@@ -13,8 +14,8 @@ from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.errors import ConnectionFailed, DeadlineExceeded, StepwireClientError
 
-DEFAULT_RESUME_SECONDS = 60.0
-"""How long a generation may get nowhere: a server with its model restarts within this time."""
+RESUME_SECONDS_WITHOUT_DEADLINE = 60.0
+"""How long a generation without a deadline may get nowhere: most servers restart within this time."""
 
 MAX_BREAKS = 10
 """A stream that was under way may break this often: a request may be what the server dies of."""
@@ -86,7 +87,7 @@ class Patience:
         *,
         now_seconds: float,
         timeout_seconds: float | None = None,
-        resume_seconds: float = DEFAULT_RESUME_SECONDS,
+        resume_seconds: float | None = None,
         draw: Callable[[], float] = random.random,
     ) -> None:
         """Begin a call that has ``timeout_seconds`` for all its tries together.
@@ -94,10 +95,13 @@ class Patience:
         Args:
             now_seconds: what the caller's clock says.
             timeout_seconds: until the deadline; None: no deadline.
-            resume_seconds: how long to get nowhere; 0: never try again.
+            resume_seconds: how long to get nowhere; 0: never try again; None: until the deadline, and
+                without one for 60 s.
             draw: gives a number in [0, 1), so that many clients do not come back all at once.
         """
         self._deadline_seconds = None if timeout_seconds is None else now_seconds + timeout_seconds
+        if resume_seconds is None:
+            resume_seconds = RESUME_SECONDS_WITHOUT_DEADLINE if timeout_seconds is None else math.inf
         self._resume_seconds = resume_seconds
         self._draw = draw
         self._num_failures = 0
