@@ -135,6 +135,31 @@ async def test_a_smaller_group_takes_what_it_can_hold(workers: list[StandInWorke
         await workers[0].start()
 
 
+async def test_a_request_goes_to_the_group_that_can_hold_it(workers: list[StandInWorker]) -> None:
+    workers[0].limits = StandInLimits(max_model_len=16)
+    async with served_by(workers) as (_, probe):
+        await probe.submit(*(new_request(handle, 5, seed=handle, max_tokens=40) for handle in (1, 2, 3)))
+        await probe.wait_ended(1, 2, 3)
+        assert probe.tokens == {handle: expected_tokens(handle, 5, 40) for handle in (1, 2, 3)}
+        assert workers[0].num_steps == 0
+
+
+async def test_a_request_that_moved_can_be_aborted(workers: list[StandInWorker]) -> None:
+    async with served_by(workers) as (engine, probe):
+        await probe.submit(new_request(1, 5), new_request(2, 5))
+        await probe.wait_tokens(1, 1)
+        workers[1].may_run.clear()
+        await workers[0].stop()
+        await wait_until(lambda: not probe.infos[-1].groups[0].is_serving)
+        await probe.end(1, pb.END_REASON_ABORT)
+        await probe.abort("request-2")
+        await probe.wait_ended(1, 2)
+        assert {probe.ended[handle].reason for handle in (1, 2)} == {pb.REQUEST_END_ABORT}
+        workers[1].may_run.set()
+        await engine.wait_idle()
+        await workers[0].start()
+
+
 async def test_without_any_group_requests_wait_are_told_so_and_go_on_with_the_first(
     workers: list[StandInWorker],
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -228,6 +229,18 @@ async def test_heartbeats_keep_an_idle_stream_alive() -> None:
         await wait_until(lambda: worker.num_heartbeats >= 20)
         assert len(worker.hellos) == 1
     await worker.stop()
+
+
+async def test_time_in_which_the_engine_stood_still_is_not_held_against_the_worker(
+    worker: StandInWorker,
+) -> None:
+    link = {"heartbeat_seconds": 0.02, "silence_seconds": 0.3}
+    async with running_engine(worker.address, link=link), asyncio.timeout(10):
+        await wait_until(lambda: worker.num_heartbeats >= 2)
+        time.sleep(0.8)  # noqa: ASYNC251 # stands still, as a process that was stopped
+        num_heartbeats = worker.num_heartbeats
+        await wait_until(lambda: worker.num_heartbeats >= num_heartbeats + 5)
+        assert len(worker.hellos) == 1
 
 
 async def test_a_step_that_takes_too_long_ends_the_epoch(worker: StandInWorker) -> None:

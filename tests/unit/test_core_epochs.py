@@ -100,6 +100,24 @@ def test_requests_move_to_another_core_and_go_on_there() -> None:
     assert (core.state().num_prompt_tokens_total, other.state().num_prompt_tokens_total) == (15, 2)
 
 
+def test_a_number_from_another_core_is_not_taken_for_one_of_this_core() -> None:
+    core, other = make_core(), make_core(num_blocks=4)
+    for name in ("first", "second"):
+        core.add(make_request(f"moving {name}", [1, 2, 3, 4], max_tokens=8))
+        other.add(make_request(name, [9, 9, 9, 9], max_tokens=8))
+    fold(core, plan_next(core), 50, 60)
+    for step in range(6):
+        plan = plan_next(other)
+        if step < 3:
+            fold(other, plan, 50 + step, 60 + step)
+    # "second" has rows in flight under its old number, which "moving second" had in its core.
+    assert other.state().num_preempted == 1
+    core.lose_worker()
+    for request in core.give_away():
+        other.adopt(request)
+        assert other.finish(request.request_id, FinishReason.ABORT) is not None
+
+
 def test_a_core_adopts_nothing_that_it_cannot_hold() -> None:
     core, small = make_core(), make_core(max_model_len=8)
     core.add(make_request("large", [1, 2, 3], max_tokens=6))
