@@ -263,6 +263,8 @@ def _note_in_flight(state: SchedulerState, draft: _Draft, plan: StepPlan, *, row
     num_tokens = num_rows.copy()
     for lane, num_chunk_tokens in zip(draft.chunk_lanes, draft.chunk_num_tokens, strict=True):
         num_tokens[lane] = num_chunk_tokens
+    if plan.num_steps > 1:
+        num_tokens[row_lanes] = plan.row_num_tokens
     all_sample = all(draft.chunk_samples)
     sample_lanes = row_lanes if all_sample else row_lanes[plan.row_samples]
     lanes.num_scheduled += num_tokens
