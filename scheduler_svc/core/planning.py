@@ -261,6 +261,8 @@ def _note_in_flight(state: SchedulerState, draft: _Draft, plan: StepPlan, *, row
     num_rows = np.zeros(len(lanes.incarnation), np.int64)
     num_rows[row_lanes] = 1
     num_tokens = num_rows.copy()
+    if draft.lease_num_tokens is not None:
+        num_tokens[row_lanes] = draft.lease_num_tokens
     for lane, num_chunk_tokens in zip(draft.chunk_lanes, draft.chunk_num_tokens, strict=True):
         num_tokens[lane] = num_chunk_tokens
     if plan.num_steps > 1:
