@@ -1,5 +1,6 @@
 """Clients whose server goes away again and again: callers see one unbroken stream, and one end."""
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -251,3 +252,36 @@ def test_a_server_that_is_started_again_is_found(server: Any, service: BreakingS
         again.start()
         check_deltas([first, *stream])
         again.stop(grace=None).wait()
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+def test_closing_the_client_ends_a_stream_that_waits(
+    address: str, service: BreakingService, *, is_bulk: bool
+) -> None:
+    service.breaks = [0]
+    client = StepwireClient(address)
+    stream = client.generate_many(bulk_requests()) if is_bulk else client.generate("Hi")
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(list, stream)
+        assert service.has_begun.wait(LIMIT_SECONDS)
+        client.close()
+        assert isinstance(reading.exception(LIMIT_SECONDS), Cancelled)
+
+
+@pytest.mark.parametrize("is_bulk", [False, True])
+async def test_closing_the_client_ends_a_stream_that_waits_with_asyncio(
+    address: str, service: BreakingService, *, is_bulk: bool
+) -> None:
+    service.breaks = [0]
+    client = AsyncStepwireClient(address)
+    stream: Any = client.generate_many(bulk_requests()) if is_bulk else client.generate("Hi")
+
+    async def read() -> None:
+        async for _ in stream:
+            pass
+
+    reading = asyncio.create_task(read())
+    assert await asyncio.to_thread(service.has_begun.wait, LIMIT_SECONDS)
+    await client.close()
+    with pytest.raises(Cancelled):
+        await asyncio.wait_for(reading, LIMIT_SECONDS)

@@ -8,9 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
+import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 
-from stepwire_client.aio_calls import cancel_when_dropped, translate_errors
+from stepwire_client.aio_calls import cancel_when_dropped, translate_errors, write_first
 from stepwire_client.bulk_window import BulkEvent, BulkWindow, Pause
 from stepwire_client.errors import Cancelled, Internal, Unavailable
 
@@ -47,6 +48,7 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
         self._call = self._start(self._window.seconds_left(time.monotonic()))
         cancel_when_dropped(self, self._call)
         self._is_writing = True
+        self._has_written = False
 
     async def __anext__(self) -> BulkEvent:
         """Wait for the next event of any request.
@@ -83,14 +85,20 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
         await asyncio.sleep(0.0 if self._is_closed else pause.seconds)
         if self._is_closed:
             raise Cancelled("the stream was closed on this side")
-        self._start_call()
+        try:
+            self._start_call()
+        except grpc.aio.UsageError as closed:
+            raise Cancelled("the client was closed") from closed
 
     async def _send(self) -> None:
         """Send all that the window allows; a call that has ended tells its status when it is read."""
         try:
             with translate_errors():
                 while not self._call.done() and (message := self._window.pull()) is not None:
-                    await self._call.write(message)
+                    await (
+                        self._call.write(message) if self._has_written else write_first(self._call, message)
+                    )
+                    self._has_written = True
                 if self._window.is_exhausted and self._is_writing and not self._call.done():
                     self._is_writing = False
                     await self._call.done_writing()

@@ -7,10 +7,15 @@ import asyncio
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import grpc
+from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.errors import Cancelled, error_of_rpc
+
+if TYPE_CHECKING:
+    from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
 
 
 @contextmanager
@@ -35,3 +40,24 @@ def cancel_when_dropped(stream: object, call: "grpc.aio.Call") -> None:
     """
     finalizer = weakref.finalize(stream, call.cancel)
     finalizer.atexit = False  # the event loop is gone by then, and the connection with it
+
+
+async def write_first(
+    call: "StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]",
+    message: service_pb.GenerateManyRequest,
+) -> None:
+    """Write the first message of a call, or return when the call has ended.
+
+    The first write waits until the call has begun: for ever, where its channel is closed before.
+    """
+    has_ended = asyncio.Event()
+    call.add_done_callback(lambda _: has_ended.set())
+    waits = {asyncio.create_task(call.write(message)), asyncio.create_task(has_ended.wait())}
+    try:
+        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in waits:
+            task.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

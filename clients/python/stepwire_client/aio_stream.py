@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
+import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.aio_calls import cancel_when_dropped, translate_errors
@@ -97,7 +98,10 @@ class AsyncGenerationStream(AsyncIterator[Delta]):
         await asyncio.sleep(0.0 if self._is_closed else delay_seconds)
         if self._is_closed:
             raise Cancelled("the stream was closed on this side") from error
-        self._start_call()
+        try:
+            self._start_call()
+        except grpc.aio.UsageError as closed:
+            raise Cancelled("the client was closed") from closed
 
     def _start_call(self) -> None:
         seconds_left = self._patience.seconds_left(time.monotonic())

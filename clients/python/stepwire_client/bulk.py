@@ -86,7 +86,10 @@ class BulkStream(Iterator[BulkEvent]):
         self._call.cancel()
         if self._is_closed.wait(pause.seconds):
             raise Cancelled("the stream was closed on this side")
-        self._start_call()
+        try:
+            self._start_call()
+        except ValueError as closed:  # so says a channel
+            raise Cancelled("the client was closed") from closed
 
     def close(self) -> None:
         """Cancel all requests that have not ended."""

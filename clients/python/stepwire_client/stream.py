@@ -99,7 +99,10 @@ class GenerationStream(Iterator[Delta]):
             raise error from cause
         if self._is_closed.wait(delay_seconds):
             raise Cancelled("the stream was closed on this side") from cause
-        return self._next_call()
+        try:
+            return self._next_call()
+        except ValueError as closed:  # so says a channel
+            raise Cancelled("the client was closed") from closed
 
     def _next_call(self) -> ResponseCall:
         return self._start(self._point.next_request(), self._patience.seconds_left(time.monotonic()))
