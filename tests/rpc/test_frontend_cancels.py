@@ -64,7 +64,7 @@ async def abort(stack: Stack) -> None:
 
 
 async def pass_the_deadline(stack: Stack) -> None:
-    call = stack.stub.Generate(endless("r"), timeout=0.3)
+    call = stack.stub.Generate(endless("r"), timeout=0.6)
     await until_it_runs(stack, call)
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -123,7 +123,7 @@ async def test_a_cancelled_request_frees_all_it_held(
 async def test_a_deadline_counts_in_the_queue(stack: Stack) -> None:
     running = stack.stub.Generate(endless("running"))
     await until_it_runs(stack, running)  # and all credits are used up
-    queued = stack.stub.Generate(endless("queued"), timeout=0.3)
+    queued = stack.stub.Generate(endless("queued"), timeout=0.6)
     await wait_until(lambda: num_waiting(stack.engine) == 1)
     assert await queued.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await wait_until(lambda: num_waiting(stack.engine) == 0)
