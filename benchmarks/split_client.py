@@ -27,7 +27,7 @@ from benchmarks.split_text import STOP_STRING, Script
 PROMPT_TOKENS = 32
 _STREAMS_PER_STOP_STRING = 4
 _FINISHED_PER_CHECK = 16
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = 0.02
 
 _OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 _CONTEXT = get_context("spawn")

@@ -23,7 +23,7 @@ from scheduler_svc.frontend.values import CheckedRequest, Ended, EngineFacts, Re
 
 _PROTOCOL_VERSION = 1
 _RECONNECT_SECONDS = 0.1
-_GATHER_SECONDS = 0.002
+_GATHER_SECONDS = 0.004
 """What comes this soon after a message goes with the next: a message costs each side 100 us or more."""
 _STATE_TIMEOUT_SECONDS = 10.0
 _CHANNEL_OPTIONS = [
