@@ -88,6 +88,7 @@ test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with th
 bench: $(STAMP) ## the benchmarks that need no GPU
 	$(BIN)/python -m benchmarks.scheduler_core
 	$(BIN)/python -m benchmarks.cpu_engine
+	$(BIN)/python -m benchmarks.split_cost
 
 bench-kernels: $(STAMP) ## each kernel against its roof; needs an NVIDIA GPU
 	@for file in $(wildcard benchmarks/kernels/*.py); do $(BIN)/python $$file; done
