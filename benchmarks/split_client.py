@@ -44,6 +44,8 @@ class Load:
     """Output tokens of each request."""
     num_channels: int = 1
     """Connections; the kernel gives each to one of the front ends."""
+    is_bulk: bool = False
+    """One GenerateMany stream a connection instead of a Generate stream a request."""
 
 
 class Counts:
@@ -122,39 +124,78 @@ def _request(script: Script, seed: int, *, num_tokens: int, has_stop_string: boo
     )
 
 
+class _Asker:
+    """One of the streams: what it asks next, and whether it got what it asked."""
+
+    def __init__(self, script: Script, load: Load, *, index: int, cells: Any) -> None:
+        self._script = script
+        self._load = load
+        self._cells = cells
+        self._rng = random.Random(index)
+        self._has_stop_string = index % _STREAMS_PER_STOP_STRING == 0
+        # The first requests differ in length, so that the later ones do not start in step.
+        self._num_tokens = self._rng.randint(16, load.num_tokens)
+        self._seed = 0
+        self._texts: list[str] = []
+
+    def next_request(self) -> pb.GenerateRequest:
+        """Ask for other text than before."""
+        self._texts = []
+        self._seed = self._rng.randrange(1, 2**31)
+        return _request(
+            self._script, self._seed, num_tokens=self._num_tokens, has_stop_string=self._has_stop_string
+        )
+
+    def take(self, message: pb.GenerateResponse | pb.GenerateManyResponse) -> bool:
+        """Count a message; tell whether it was the request's last."""
+        self._cells[1] += 1
+        if message.HasField("delta"):
+            self._cells[0] += len(message.delta.token_ids)
+            self._texts.append(message.delta.text)
+            return False
+        usage = message.final.usage
+        assert usage.num_output_tokens == self._num_tokens, message
+        self._cells[2] += 1
+        if self._rng.randrange(_FINISHED_PER_CHECK) == 0:
+            expected = self._script.slice_text(self._seed + usage.num_prompt_tokens, self._num_tokens)
+            assert "".join(self._texts) == expected, f"seed {self._seed}: wrong text"
+            self._cells[3] += 1
+        self._num_tokens = self._load.num_tokens
+        return True
+
+
 async def _load_forever(load: Load, cells: Any) -> None:
     script = Script.load(load.model)
-    stubs = [GenerationServiceStub(channel) for channel in _channels(load)]
+    stubs: list[Any] = [GenerationServiceStub(channel) for channel in _channels(load)]
+    askers = [_Asker(script, load, index=index, cells=cells) for index in range(load.num_streams)]
     async with asyncio.TaskGroup() as group:
-        for index in range(load.num_streams):
-            stub = stubs[index % len(stubs)]
-            group.create_task(_ask_again_and_again(stub, script, index=index, load=load, cells=cells))
+        if load.is_bulk:
+            for index, stub in enumerate(stubs):
+                group.create_task(_ask_in_bulk(stub, askers[index :: len(stubs)]))
+        else:
+            for index, asker in enumerate(askers):
+                group.create_task(_ask_again_and_again(stubs[index % len(stubs)], asker))
 
 
-async def _ask_again_and_again(stub: Any, script: Script, *, index: int, load: Load, cells: Any) -> None:
-    rng = random.Random(index)
-    # The first requests differ in length, so that the later ones do not start in step.
-    num_tokens = rng.randint(16, load.num_tokens)
-    has_stop_string = index % _STREAMS_PER_STOP_STRING == 0
+async def _ask_again_and_again(stub: Any, asker: _Asker) -> None:
     while True:
-        seed = rng.randrange(1, 2**31)
-        request = _request(script, seed, num_tokens=num_tokens, has_stop_string=has_stop_string)
-        texts: list[str] = []
-        usage = types_pb2.Usage()
-        async for message in stub.Generate(request):
-            cells[1] += 1
-            if message.HasField("delta"):
-                cells[0] += len(message.delta.token_ids)
-                texts.append(message.delta.text)
-            else:
-                usage = message.final.usage
-        assert usage.num_output_tokens == num_tokens, usage
-        cells[2] += 1
-        if rng.randrange(_FINISHED_PER_CHECK) == 0:
-            expected = script.slice_text(seed + usage.num_prompt_tokens, num_tokens)
-            assert "".join(texts) == expected, f"seed {seed}: wrong text"
-            cells[3] += 1
-        num_tokens = load.num_tokens
+        async for message in stub.Generate(asker.next_request()):
+            asker.take(message)
+
+
+async def _ask_in_bulk(stub: Any, askers: list[_Asker]) -> None:
+    call = stub.GenerateMany()
+
+    async def ask(index: int) -> None:
+        request = askers[index].next_request()
+        request.request_id = str(index)
+        await call.write(pb.GenerateManyRequest(generate=request))
+
+    for index in range(len(askers)):
+        await ask(index)
+    async for message in call:
+        if askers[int(message.request_id)].take(message):
+            await ask(int(message.request_id))
 
 
 async def _flood(load: Load, connection: Connection) -> None:

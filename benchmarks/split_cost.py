@@ -1,7 +1,7 @@
 """What the scheduler service costs beside a worker: CPU of front ends and engine, memory, a flood.
 
     python -m benchmarks.split_cost [--model FOLDER] [--frontends 1] [--tokens-per-second 40000]
-        [--seconds 20] [--soak-minutes 0]
+        [--bulk] [--seconds 20] [--soak-minutes 0]
 
 The service runs as it does in earnest, against a stand-in worker that tells real text at a set rate,
 for clients in a process of their own. CPU is the processes' own time, scaled to the goal's rate where
@@ -44,6 +44,7 @@ class Bench:
     model: Path
     pids: dict[str, int]
     num_channels: int
+    is_bulk: bool
 
     def load(self, num_streams: int, num_tokens: int) -> Load:
         """Describe a load on the service."""
@@ -53,6 +54,7 @@ class Bench:
             num_streams=num_streams,
             num_tokens=num_tokens,
             num_channels=self.num_channels,
+            is_bulk=self.is_bulk,
         )
 
     def costs(self) -> dict[str, ProcessCost]:
@@ -81,6 +83,7 @@ def running_bench(model: Path, flags: argparse.Namespace) -> Iterator[Bench]:
                         "stand-in worker": worker.process.pid,
                     },
                     num_channels=flags.channels or flags.frontends,
+                    is_bulk=flags.bulk,
                 )
 
 
@@ -166,6 +169,7 @@ def main() -> None:
     parser.add_argument(
         "--channels", type=int, default=0, help="the clients' connections; 0: a front end each"
     )
+    parser.add_argument("--bulk", action="store_true", help="load by GenerateMany")
     parser.add_argument("--tokens-per-second", type=int, default=GOAL_TOKENS_PER_SECOND)
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the load is measured")
     parser.add_argument("--soak-minutes", type=int, default=0, help="how long the load runs on")
