@@ -126,6 +126,13 @@ async def test_a_message_over_the_limit_is_refused_by_grpc(bench: FrontendBench)
     assert under[0] == grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_a_burst_of_calls_is_answered_whatever_its_size(bench: FrontendBench) -> None:
+    # gRPC's own bound on calls that wait to be taken in would cancel some of these without a word.
+    calls = [bench.stub.Generate(pb.GenerateRequest(text="")) for _ in range(1500)]
+    codes = await asyncio.gather(*(call.code() for call in calls))
+    assert set(codes) == {grpc.StatusCode.INVALID_ARGUMENT}
+
+
 async def test_the_engine_is_told_the_front_end_s_number(bench: FrontendBench) -> None:
     call = bench.stub.Generate(pb.GenerateRequest(text="x"))
     await bench.engine.next_request()
