@@ -7,6 +7,8 @@ Shapes: T packed tokens, L lanes, R rows, I tiles, M blocks a table, N blocks, S
 K KV heads, D head dim, C cells of a row's context, G heads a KV head, Q new tokens of a row.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -24,6 +26,21 @@ from kernels.prefill_tiles import (
 LOG2_E = 1.4426950408889634
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreshRows:
+    """New tokens as the projection left them, keys normalized and rotated since."""
+
+    key_TX: torch.Tensor
+    """(T, K * D); rows may be strided by multiples of 16 bytes."""
+    value_TX: torch.Tensor
+    """Like key_TX."""
+    q_weight_D: torch.Tensor | None
+    """Of the queries' norm; None: none."""
+    cos_sin_PD: torch.Tensor
+    """A position's D / 2 cosines, then its sines."""
+    eps: float
+
+
 def paged_prefill(
     q_THD: torch.Tensor,
     key_cache_NSKD: torch.Tensor,
@@ -35,6 +52,7 @@ def paged_prefill(
     scale: float,
     *,
     tiles: PrefillTiles | None = None,
+    fresh: FreshRows | None = None,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return out_THD: each token's causal attention over its row's context.
@@ -51,6 +69,8 @@ def paged_prefill(
         scale: of the scores.
         tiles: what the launch's programs compute; rows of no tile are left out. Made anew where None,
             which waits for the device.
+        fresh: where the new tokens' K and V are read instead of in the cache; queries are then
+            normalized and rotated as they are loaded. See can_read_fresh.
         out: contiguous, like q_THD; new where None.
 
     Raises:
@@ -69,41 +89,45 @@ def paged_prefill(
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_THD)
     if len(tiles.tiles_I2):
-        tensors = (block_table_LM, lanes_R, cu_seqlens_q, seq_lens_R, tiles.tiles_I2, out)
-        _launch(q_THD, (key_cache_NSKD, value_cache_NSKD), tensors, scale, tiles.config)
+        rows = (block_table_LM, lanes_R, cu_seqlens_q, seq_lens_R, tiles.tiles_I2, out)
+        _launch(
+            (q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale=scale, config=tiles.config, fresh=fresh
+        )
     return out
 
 
-def _launch(q_THD, caches, tensors, scale: float, config: PrefillConfig) -> None:
-    block_size, num_kv_heads, head_dim = caches[0].shape[1:]
-    dim_padded = max(16, triton.next_power_of_2(head_dim))
-    has_descriptors = config.has_descriptors and block_size % config.tile_size == 0 and dim_padded == head_dim
-    paged_prefill_kernel[(num_kv_heads, len(tensors[4]))](
-        q_THD,
-        *caches,
-        *(_descriptor(cache, config.tile_size) if has_descriptors else cache for cache in caches),
-        *tensors,
+def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
+    """Whether the tensor memory accelerator can read heads out of such rows: all starts at 16 bytes."""
+    head_bytes, row_bytes = head_dim * qkv_TX.itemsize, qkv_TX.stride(0) * qkv_TX.itemsize
+    return head_bytes % 16 == 0 and row_bytes % 16 == 0 and qkv_TX.data_ptr() % 16 == 0
+
+
+def _launch(tensors, rows, *, scale: float, config: PrefillConfig, fresh: FreshRows | None) -> None:
+    q_THD, key_cache_NSKD, _ = tensors
+    block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
+    keys, values, q_weight_D, cos_sin_PD, eps = (None, None, None, None, 0.0)
+    if fresh is not None:
+        tile = [config.fresh_tile_size, max(16, triton.next_power_of_2(head_dim))]
+        keys, values = (TensorDescriptor.from_tensor(side, tile) for side in (fresh.key_TX, fresh.value_TX))
+        q_weight_D, cos_sin_PD, eps = fresh.q_weight_D, fresh.cos_sin_PD, fresh.eps
+    paged_prefill_kernel[(num_kv_heads, len(rows[4]))](
+        *(*tensors, keys, values, q_weight_D, cos_sin_PD, *rows),
         scale * LOG2_E,
+        eps,
         q_THD.stride(0),
-        tensors[0].stride(0),
+        0 if cos_sin_PD is None else cos_sin_PD.stride(0),
+        rows[0].stride(0),
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=q_THD.shape[1] // num_kv_heads,
         HEAD_DIM=head_dim,
-        DIM_PADDED=dim_padded,
+        DIM_PADDED=max(16, triton.next_power_of_2(head_dim)),
         NUM_QUERIES=config.num_queries,
         TILE=config.tile_size,
+        FRESH_TILE=config.fresh_tile_size,
         NUM_STAGES=config.num_stages,
-        HAS_DESCRIPTORS=has_descriptors,
         num_warps=config.num_warps,
     )
-
-
-def _descriptor(cache_NSKD: torch.Tensor, tile_size: int) -> TensorDescriptor:
-    """Describe the cache as cells of all heads, loaded a tile of cells of one head at a time."""
-    num_blocks, block_size, num_kv_heads, head_dim = cache_NSKD.shape
-    cells = cache_NSKD.view(num_blocks * block_size, num_kv_heads * head_dim)
-    return TensorDescriptor.from_tensor(cells, [tile_size, head_dim])
 
 
 def paged_prefill_ref(

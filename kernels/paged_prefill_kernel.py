@@ -2,7 +2,9 @@
 
 A program computes some consecutive tokens of one row for all query heads of one KV head, so that K
 and V are read once for the group. Tiles of K that all its queries see come first, without masks;
-then those that the diagonal crosses. Knows nothing about requests.
+then those that the diagonal crosses. Given fresh rows, K and V of the row's new tokens are read from
+where the projection left them, by the tensor memory accelerator, and only older cells from the cache;
+queries are normalized and rotated as they are loaded. Knows nothing about requests.
 
 Shapes: Q queries of a tile (tokens x heads of the group), D head dim (padded), P cells of a tile.
 Source: FlashAttention-2 (Dao, 2023) on paged tables (Kwon et al., 2023).
@@ -15,58 +17,108 @@ from kernels.block_ids import load_block_ids
 
 
 @triton.jit
-def _attend_tiles(
+def _weigh(q_QD, key_PD, sum_Q, best_Q, position_Q, position_P, scale_log2, IS_MASKED: tl.constexpr):
+    """Return the tile's weights, the new sums and exponents' base, and what older sums are scaled with."""
+    score_QP = tl.dot(q_QD, tl.trans(key_PD), input_precision="ieee")
+    if IS_MASKED:
+        score_QP = tl.where(position_P[None, :] <= position_Q[:, None], score_QP, float("-inf"))
+    new_best_Q = tl.maximum(best_Q, tl.max(score_QP, 1) * scale_log2)
+    weight_QP = tl.exp2(score_QP * scale_log2 - new_best_Q[:, None])
+    old_weight_Q = tl.exp2(best_Q - new_best_Q)
+    return weight_QP, sum_Q * old_weight_Q + tl.sum(weight_QP, 1), new_best_Q, old_weight_Q
+
+
+@triton.jit
+def _attend_cached(
     q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, start, end, scale_log2, kv_head,
-    IS_MASKED: tl.constexpr, HAS_DESCRIPTORS: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+    IS_MASKED: tl.constexpr, BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Fold cells [start, end) into the running sums; start is a multiple of TILE."""
+    """Fold cells [start, end) of the cache into the running sums; start is a multiple of TILE."""
     d, p = tl.arange(0, q_QD.shape[1]), tl.arange(0, TILE)
     block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
         position_P = tile_start + p
         next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
-        if HAS_DESCRIPTORS:  # only without masks, and where a tile lies in one block
-            cell = block * BLOCK_SIZE + tile_start % BLOCK_SIZE
-            key_PD = key_ptr.load([cell, kv_head * HEAD_DIM])
+        if BLOCK_SIZE % TILE == 0:
+            cell_P = block.to(tl.int64) * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
         else:
-            if BLOCK_SIZE % TILE == 0:
-                cell_P = block.to(tl.int64) * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
-            else:
-                cell_P = block.to(tl.int64) * BLOCK_SIZE + position_P % BLOCK_SIZE
-            offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
-            mask_PD = (d < HEAD_DIM)[None, :]
-            if IS_MASKED:  # cells past the context may hold NaN
-                mask_PD = mask_PD & (position_P < end)[:, None]
-            key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
-        score_QP = tl.dot(q_QD, tl.trans(key_PD), input_precision="ieee")
-        if IS_MASKED:
-            score_QP = tl.where(position_P[None, :] <= position_Q[:, None], score_QP, float("-inf"))
-        new_best_Q = tl.maximum(best_Q, tl.max(score_QP, 1) * scale_log2)
-        weight_QP = tl.exp2(score_QP * scale_log2 - new_best_Q[:, None])
-        old_weight_Q = tl.exp2(best_Q - new_best_Q)
-        if HAS_DESCRIPTORS:
-            value_PD = value_ptr.load([cell, kv_head * HEAD_DIM])
-        else:
-            value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+            cell_P = block.to(tl.int64) * BLOCK_SIZE + position_P % BLOCK_SIZE
+        offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
+        mask_PD = (d < HEAD_DIM)[None, :]
+        if IS_MASKED:  # cells past the context may hold NaN
+            mask_PD = mask_PD & (position_P < end)[:, None]
+            # Where the new tokens are fresh, all see the last cell, but none what lies behind it.
+            position_P = tl.where(position_P < end, position_P, 2**31 - 1)
+        key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
+        weight_QP, sum_Q, best_Q, old_weight_Q = _weigh(
+            q_QD, key_PD, sum_Q, best_Q, position_Q, position_P, scale_log2, IS_MASKED
+        )
+        value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
         acc_QD = acc_QD * old_weight_Q[:, None]
         acc_QD = tl.dot(weight_QP.to(value_PD.dtype), value_PD, acc_QD, input_precision="ieee")
-        sum_Q = sum_Q * old_weight_Q + tl.sum(weight_QP, 1)
-        best_Q = new_best_Q
         block = next_block
     return acc_QD, sum_Q, best_Q
 
 
 @triton.jit
+def _attend_fresh(
+    q_QD, acc_QD, sum_Q, best_Q, query_Q, keys, values, first_token, start, end, scale_log2, kv_head,
+    IS_MASKED: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fold the row's new tokens [start, end) into the running sums; start is a multiple of TILE."""
+    for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
+        token, query_P = first_token + tile_start, tile_start + tl.arange(0, TILE)
+        key_PD = keys.load([token, kv_head * HEAD_DIM])
+        weight_QP, sum_Q, best_Q, old_weight_Q = _weigh(
+            q_QD, key_PD, sum_Q, best_Q, query_Q, query_P, scale_log2, IS_MASKED
+        )
+        # A tile may reach over the row's end into other tokens: those are numbers, and weigh nothing.
+        value_PD = values.load([token, kv_head * HEAD_DIM])
+        acc_QD = acc_QD * old_weight_Q[:, None]
+        acc_QD = tl.dot(weight_QP.to(value_PD.dtype), value_PD, acc_QD, input_precision="ieee")
+    return acc_QD, sum_Q, best_Q
+
+
+@triton.jit
+def _load_queries(
+    row_Q, mask_Q, position_Q, weight_ptr, cos_sin_ptr, cos_sin_stride, eps, HEAD_DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr,
+):  # fmt: skip
+    """Return q_QD as attention takes it: normalized and rotated, where there is something to do so with."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    d = tl.arange(0, DIM_PADDED)
+    mask_QD = mask_Q[:, None] & (d < HEAD_DIM)[None, :]
+    q_QD = tl.load(row_Q[:, None] + d[None, :], mask=mask_QD, other=0.0)
+    if cos_sin_ptr is not None:
+        # Each number, and the one half a head away that RoPE turns it with.
+        other = tl.where(d < HALF, d + HALF, d - HALF)
+        x_QD = q_QD.to(tl.float32)
+        y_QD = tl.load(row_Q[:, None] + other[None, :], mask=mask_QD, other=0.0).to(tl.float32)
+        if weight_ptr is not None:
+            scale_Q1 = (1.0 / tl.sqrt(tl.sum(x_QD * x_QD, 1) / HEAD_DIM + eps))[:, None]
+            weight_D = tl.load(weight_ptr + d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
+            other_weight_D = tl.load(weight_ptr + other, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
+            x_QD, y_QD = x_QD * scale_Q1 * weight_D[None, :], y_QD * scale_Q1 * other_weight_D[None, :]
+        angle_QD = cos_sin_ptr + position_Q.to(tl.int64)[:, None] * cos_sin_stride + (d % HALF)[None, :]
+        cos_QD = tl.load(angle_QD, mask=mask_QD, other=0.0).to(tl.float32)
+        sin_QD = tl.load(angle_QD + HALF, mask=mask_QD, other=0.0).to(tl.float32)
+        q_QD = (x_QD * cos_QD + tl.where(d < HALF, -y_QD, y_QD) * sin_QD).to(q_QD.dtype)
+    return q_QD
+
+
+@triton.jit
 def paged_prefill_kernel(
-    q_ptr, key_ptr, value_ptr, key_descriptor, value_descriptor, table_ptr, lanes_ptr, cu_seqlens_ptr,
-    seq_lens_ptr, tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
+    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, q_weight_ptr, cos_sin_ptr,
+    table_ptr, lanes_ptr, cu_seqlens_ptr, seq_lens_ptr, tiles_ptr, out_ptr,
+    scale_log2, eps, q_stride, cos_sin_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
-    HAS_DESCRIPTORS: tl.constexpr,
+    DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of the list, some of one row's tokens, for one KV head's group."""
     TOKENS: tl.constexpr = NUM_QUERIES // GROUP
+    HAS_FRESH: tl.constexpr = fresh_keys is not None
     kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 2 * tl.program_id(1)
     row, first_query = tl.load(tile_ptr), tl.load(tile_ptr + 1)
     if row < 0:  # padding
@@ -74,30 +126,43 @@ def paged_prefill_kernel(
     first_token = tl.load(cu_seqlens_ptr + row)
     query_len = tl.load(cu_seqlens_ptr + row + 1) - first_token
     seq_len = tl.load(seq_lens_ptr + row)
+    num_old = seq_len - query_len
     q, d = tl.arange(0, NUM_QUERIES), tl.arange(0, DIM_PADDED)
     query_Q = first_query + q // GROUP
-    position_Q = seq_len - query_len + query_Q
+    position_Q = num_old + query_Q
     token_Q = first_token.to(tl.int64) + query_Q
     head_Q = kv_head * GROUP + q % GROUP
-    mask_QD = ((q < TOKENS * GROUP) & (query_Q < query_len))[:, None] & (d < HEAD_DIM)[None, :]
-    q_at = q_ptr + (token_Q * q_stride + head_Q * HEAD_DIM)[:, None] + d[None, :]
-    q_QD = tl.load(q_at, mask=mask_QD, other=0.0)
+    mask_Q = (q < TOKENS * GROUP) & (query_Q < query_len)
+    q_QD = _load_queries(
+        q_ptr + token_Q * q_stride + head_Q * HEAD_DIM, mask_Q, position_Q, q_weight_ptr, cos_sin_ptr,
+        cos_sin_stride, eps, HEAD_DIM, DIM_PADDED,
+    )  # fmt: skip
     acc_QD = tl.zeros((NUM_QUERIES, DIM_PADDED), tl.float32)
     sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
     best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
     table_ptr += tl.load(lanes_ptr + row).to(tl.int64) * table_stride
-    first_position = seq_len - query_len + first_query
-    num_seen_by_all = (first_position + 1) // TILE * TILE
-    num_seen = tl.minimum(first_position + TOKENS, seq_len)
-    acc_QD, sum_Q, best_Q = _attend_tiles(
-        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_descriptor, value_descriptor, table_ptr,
-        0, num_seen_by_all, scale_log2, kv_head,
-        False, HAS_DESCRIPTORS, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    num_seen_by_all = num_old if HAS_FRESH else num_old + first_query + 1
+    num_seen = num_old if HAS_FRESH else tl.minimum(num_old + first_query + TOKENS, seq_len)
+    num_unmasked = num_seen_by_all // TILE * TILE
+    acc_QD, sum_Q, best_Q = _attend_cached(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, 0, num_unmasked,
+        scale_log2, kv_head, False, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
-    acc_QD, sum_Q, best_Q = _attend_tiles(
-        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr,
-        num_seen_by_all, num_seen, scale_log2, kv_head,
-        True, False, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    acc_QD, sum_Q, best_Q = _attend_cached(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, num_unmasked, num_seen,
+        scale_log2, kv_head, True, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
+    if HAS_FRESH:
+        num_unmasked = (first_query + 1) // FRESH_TILE * FRESH_TILE
+        acc_QD, sum_Q, best_Q = _attend_fresh(
+            q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, 0, num_unmasked,
+            scale_log2, kv_head, False, HEAD_DIM, FRESH_TILE, NUM_STAGES,
+        )  # fmt: skip
+        acc_QD, sum_Q, best_Q = _attend_fresh(
+            q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, num_unmasked,
+            tl.minimum(first_query + TOKENS, query_len), scale_log2, kv_head, True, HEAD_DIM, FRESH_TILE,
+            NUM_STAGES,
+        )  # fmt: skip
     out_at = out_ptr + (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
+    mask_QD = mask_Q[:, None] & (d < HEAD_DIM)[None, :]
     tl.store(out_at, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)

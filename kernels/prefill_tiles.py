@@ -25,10 +25,10 @@ class PrefillConfig:
     """Tokens times heads of the group that one program computes: a power of two, at least 16."""
     tile_size: int
     """Cells whose K and V are loaded at once: a power of two, at least 16."""
+    fresh_tile_size: int
+    """The same of new tokens that are read where the projection left them."""
     num_warps: int
     num_stages: int
-    has_descriptors: bool = False
-    """Load whole tiles with the tensor memory accelerator: where blocks hold whole tiles."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,13 @@ def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group:
     tile_size = 32
     while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
         tile_size //= 2
-    return PrefillConfig(num_queries=max(num_queries, fewest), tile_size=tile_size, num_warps=4, num_stages=3)
+    return PrefillConfig(
+        num_queries=max(num_queries, fewest),
+        tile_size=tile_size,
+        fresh_tile_size=tile_size if is_wide else 64,
+        num_warps=4,
+        num_stages=3,
+    )
 
 
 def next_power_of_2(number: int) -> int:

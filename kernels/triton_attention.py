@@ -17,7 +17,8 @@ import torch
 from kernels.decode_config import DecodeWorkspace
 from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
-from kernels.paged_prefill import paged_prefill
+from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill
+from kernels.qk_norm_rope import k_norm_rope_store
 from kernels.qkv_decode import qkv_decode
 from kernels.qkv_rows import QkvRows, rotate_and_store
 from kernels.store_kv import store_kv
@@ -119,22 +120,83 @@ class TritonAttentionBackend:
         out: torch.Tensor,
     ) -> torch.Tensor:
         """Write each token's K and V into its slot, and return out_THD as attend does."""
-        caches, step = (key_cache_NSKD, value_cache_NSKD), plan.step
-        if step.prefill is not None:
+        caches, step, num_decode_rows = (
+            (key_cache_NSKD, value_cache_NSKD),
+            plan.step,
+            plan.step.num_decode_rows,
+        )
+        if step.prefill is not None and not can_read_fresh(rows.qkv_TX, out.shape[2]):
             return self.attend(rotate_and_store(rows, *caches), *caches, plan, out=out)
-        return qkv_decode(
-            rows.qkv_TX,
+        if num_decode_rows:  # before the prefill rows' keys are rotated: this kernel rotates its own
+            self._decode_qkv(rows, caches, step, out[:num_decode_rows])
+        if step.prefill is not None:
+            self._prefill_qkv(rows, caches, step, out)
+        return out
+
+    def _decode_qkv(
+        self,
+        rows: QkvRows,
+        caches: tuple[torch.Tensor, torch.Tensor],
+        step: LaneStep,
+        out_BHD: torch.Tensor,
+    ) -> None:
+        num_rows = len(out_BHD)
+        qkv_decode(
+            rows.qkv_TX[:num_rows],
             rows.cos_sin_PD,
             rows.q_norm_D,
             rows.k_norm_D,
             rows.eps,
             *caches,
-            rows.slot_mapping_T,
+            rows.slot_mapping_T[:num_rows],
             step.block_table_LM,
-            step.lanes_B,
-            step.seq_lens_B,
-            out.shape[2] ** -0.5,
-            out=out,
+            step.lanes_B[:num_rows],
+            step.seq_lens_B[:num_rows],
+            out_BHD.shape[2] ** -0.5,
+            out=out_BHD,
             workspace=self._workspace,
             is_dependent=True,
+        )
+
+    def _prefill_qkv(
+        self,
+        rows: QkvRows,
+        caches: tuple[torch.Tensor, torch.Tensor],
+        step: LaneStep,
+        out_THD: torch.Tensor,
+    ) -> None:
+        """Rotate keys in place and queries in the attention kernel, which reads new K and V from the rows."""
+        assert step.prefill is not None
+        num_heads, head_dim = out_THD.shape[1:]
+        k_norm_rope_store(
+            rows.qkv_TX,
+            rows.positions_T,
+            rows.cos_sin_PD,
+            rows.k_norm_D,
+            rows.eps,
+            *caches,
+            rows.slot_mapping_T,
+            num_heads,
+        )
+        num_kv_heads = caches[0].shape[2]
+        q_TX, key_TX, value_TX = rows.qkv_TX.split(
+            (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim), 1
+        )
+        paged_prefill(
+            q_TX.unflatten(1, (num_heads, head_dim)),
+            *caches,
+            step.block_table_LM,
+            step.lanes_B[step.num_decode_rows :],
+            step.prefill.cu_seqlens_q,
+            step.seq_lens_B[step.num_decode_rows :],
+            head_dim**-0.5,
+            tiles=step.prefill.tiles,
+            fresh=FreshRows(
+                key_TX=key_TX,
+                value_TX=value_TX,
+                q_weight_D=rows.q_norm_D,
+                cos_sin_PD=rows.cos_sin_PD,
+                eps=rows.eps,
+            ),
+            out=out_THD,
         )

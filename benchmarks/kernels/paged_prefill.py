@@ -136,17 +136,21 @@ def torch_launch(case: Case) -> Launch | None:
 
 def candidates() -> Iterator[PrefillConfig]:
     """Yield configurations worth a try."""
-    shapes = ((128, 64, 8), (128, 128, 8), (128, 64, 4), (64, 64, 4), (64, 128, 4), (128, 32, 4))
-    for num_queries, tile_size, num_warps in shapes:
+    for num_queries, tile_size, num_warps in (
+        (128, 64, 8),
+        (128, 64, 4),
+        (64, 64, 4),
+        (128, 32, 4),
+        (64, 32, 4),
+    ):
         for num_stages in (2, 3, 4):
-            for has_descriptors in (False, True):
-                yield PrefillConfig(
-                    num_queries=num_queries,
-                    tile_size=tile_size,
-                    num_warps=num_warps,
-                    num_stages=num_stages,
-                    has_descriptors=has_descriptors,
-                )
+            yield PrefillConfig(
+                num_queries=num_queries,
+                tile_size=tile_size,
+                fresh_tile_size=64,
+                num_warps=num_warps,
+                num_stages=num_stages,
+            )
 
 
 def tell(case: Case, name: str, *, block_size: int, microseconds: float, ceiling: float) -> None:
@@ -161,8 +165,7 @@ def tell(case: Case, name: str, *, block_size: int, microseconds: float, ceiling
 
 def name_of(config: PrefillConfig) -> str:
     """Return a configuration in few letters."""
-    loads = "descriptors" if config.has_descriptors else "pointers"
-    return f"{config.num_queries}x{config.tile_size} w{config.num_warps} s{config.num_stages} {loads}"
+    return f"{config.num_queries}x{config.tile_size} w{config.num_warps} s{config.num_stages}"
 
 
 def run_chosen(case: Case, block_size: int, *, ceiling: float) -> None:
@@ -194,8 +197,6 @@ def run_candidates(case: Case, block_size: int, *, ceiling: float) -> None:
     sets = [make_inputs(case, block_size) for _ in range(NUM_SETS)]
     times = []
     for config in candidates():
-        if config.has_descriptors and block_size % config.tile_size:
-            continue
         try:
             launches = [our_launch(inputs, config) for inputs in sets]
             times.append((graph_microseconds(launches, num_replays=5), config))

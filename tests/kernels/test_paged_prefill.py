@@ -10,7 +10,7 @@ from kernels.paged_prefill import paged_prefill, paged_prefill_ref
 from kernels.prefill_tiles import PrefillConfig, PrefillTiles, make_prefill_tiles
 
 NAN = float("nan")
-SMALL = PrefillConfig(num_queries=16, tile_size=16, num_warps=4, num_stages=2)
+SMALL = PrefillConfig(num_queries=16, tile_size=16, fresh_tile_size=16, num_warps=4, num_stages=2)
 MIXED = [(1, 1), (20, 20), (1, 33), (7, 40), (16, 16), (17, 64), (0, 5)]
 
 
@@ -110,16 +110,10 @@ def test_head_dims(place: Any, head_dim: int) -> None:
 
 @pytest.mark.parametrize(("block_size", "tile_size"), [(16, 16), (16, 32), (24, 16), (48, 32), (64, 16)])
 def test_block_sizes(place: Any, block_size: int, tile_size: int) -> None:
-    config = PrefillConfig(num_queries=32, tile_size=tile_size, num_warps=4, num_stages=2)
+    config = PrefillConfig(
+        num_queries=32, tile_size=tile_size, fresh_tile_size=tile_size, num_warps=4, num_stages=2
+    )
     _check(_case(place, [(50, 50), (1, 97), (13, 70)], block_size=block_size), place, config)
-
-
-@pytest.mark.parametrize("block_size", [16, 64])
-def test_descriptors_give_the_same(place: Any, block_size: int) -> None:
-    case = _case(place, [(40, 90), (5, 5)], heads=(4, 2), block_size=block_size)
-    options: dict[str, Any] = {"num_queries": 32, "tile_size": 16, "num_warps": 4, "num_stages": 2}
-    plain = case.run(PrefillConfig(**options))
-    assert torch.equal(case.run(PrefillConfig(**options, has_descriptors=True)), plain)
 
 
 def test_padding_tiles_write_nothing(place: Any) -> None:
@@ -174,8 +168,8 @@ def test_reference_is_causal() -> None:
     torch.testing.assert_close(out.flatten(), torch.tensor([3.0, 5.0]))
 
 
-@pytest.mark.parametrize(("block_size", "has_descriptors"), [(16, False), (64, False), (64, True)])
-def test_addresses_past_32_bits(place: Any, block_size: int, *, has_descriptors: bool) -> None:
+@pytest.mark.parametrize("block_size", [16, 64])
+def test_addresses_past_32_bits(place: Any, block_size: int) -> None:
     if place.dtype == torch.float32:
         pytest.skip("twice the memory for the same addresses")
     num_blocks = 2**31 // (block_size * 128) + 10
@@ -190,9 +184,7 @@ def test_addresses_past_32_bits(place: Any, block_size: int, *, has_descriptors:
         torch.tensor(values, dtype=torch.int32, device=place.device)
         for values in ([[num_blocks - 1, 3]], [0], [0, 9], [2 * block_size - 1])
     ]
-    config = PrefillConfig(
-        num_queries=32, tile_size=32, num_warps=4, num_stages=2, has_descriptors=has_descriptors
-    )
+    config = PrefillConfig(num_queries=32, tile_size=32, fresh_tile_size=32, num_warps=4, num_stages=2)
     tiles = make_prefill_tiles(*indices[2:], config=config, group=2)
     out = paged_prefill(q_THD, cache, cache, *indices, 128**-0.5, tiles=tiles)
     expected = paged_prefill_ref(q_THD, cache, cache, *indices, 128**-0.5)

@@ -13,7 +13,7 @@ from kernels.prefill_tiles import (
     tokens_per_tile,
 )
 
-CONFIG = PrefillConfig(num_queries=16, tile_size=16, num_warps=4, num_stages=2)
+CONFIG = PrefillConfig(num_queries=16, tile_size=16, fresh_tile_size=16, num_warps=4, num_stages=2)
 
 
 def int32(*numbers: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

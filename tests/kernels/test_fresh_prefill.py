@@ -1,0 +1,104 @@
+"""Prefill attention that reads new tokens where the projection left them, against one kernel after the other."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill, paged_prefill_ref
+from kernels.prefill_tiles import PrefillConfig, make_prefill_tiles
+from kernels.qk_norm_rope import k_norm_rope_store, qk_norm_rope_store_ref
+
+NUM_BEFORE, BLOCK_SIZE, MOST = 3, 16, 96
+CONFIG = PrefillConfig(num_queries=32, tile_size=16, fresh_tile_size=32, num_warps=4, num_stages=2)
+
+
+def _inputs(
+    place: Any, rows: list[tuple[int, int]], *, heads: tuple[int, int], head_dim: int
+) -> dict[str, Any]:
+    """Rows of (query_len, context_len) behind tokens of no row; old cells are filled, new ones NaN."""
+    generator = torch.Generator().manual_seed(head_dim)
+    num_heads, num_kv_heads = heads
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(device=place.device, dtype=place.dtype)
+
+    def integers(values: Any, dtype: torch.dtype = torch.int32) -> torch.Tensor:
+        return torch.as_tensor(values).to(device=place.device, dtype=dtype)
+
+    num_columns = MOST // BLOCK_SIZE
+    table = 1 + torch.randperm(len(rows) * num_columns, generator=generator).view(len(rows), num_columns)
+    positions = torch.cat(
+        [torch.zeros(NUM_BEFORE).long(), *(torch.arange(seq - new, seq) for new, seq in rows)]
+    )
+    row_of = torch.repeat_interleave(torch.arange(len(rows)), torch.tensor([new for new, _ in rows]))
+    slots = torch.full((len(positions),), -1)
+    new_positions = positions[NUM_BEFORE:]
+    slots[NUM_BEFORE:] = table[row_of, new_positions // BLOCK_SIZE] * BLOCK_SIZE + new_positions % BLOCK_SIZE
+    caches = [random(1 + table.numel(), BLOCK_SIZE, num_kv_heads, head_dim) for _ in range(2)]
+    for cache in caches:
+        cache.flatten(0, 1)[slots[slots >= 0].to(place.device)] = float("nan")
+    bounds = [NUM_BEFORE]
+    for new, _ in rows:
+        bounds.append(bounds[-1] + new)
+    return {
+        "qkv": random(len(positions), (num_heads + 2 * num_kv_heads) * head_dim),
+        "positions": integers(positions),
+        "cos_sin": torch.randn(MOST, head_dim, generator=generator).to(place.device),
+        "norms": [1 + 0.3 * random(head_dim) for _ in range(2)],
+        "caches": caches,
+        "slots": integers(slots, torch.int64),
+        "indices": [
+            integers(values) for values in (table, range(len(rows)), bounds, [seq for _, seq in rows])
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("heads", "head_dim", "has_norms"), [((4, 2), 16, True), ((3, 1), 64, False), ((2, 2), 24, True)]
+)
+def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_norms: bool) -> None:
+    rows = [(40, 40), (7, 50), (1, 96), (33, 65)]
+    given = _inputs(place, rows, heads=heads, head_dim=head_dim)
+    q_norm, k_norm = given["norms"] if has_norms else (None, None)
+    caches, eps, scale = [cache.clone() for cache in given["caches"]], 1e-6, head_dim**-0.5
+    rotation = (given["positions"], given["cos_sin"])
+    q_THD = qk_norm_rope_store_ref(
+        given["qkv"], *rotation, q_norm, k_norm, eps, *caches, given["slots"], *heads
+    )
+    expected = paged_prefill_ref(q_THD, *caches, *given["indices"], scale)
+
+    qkv, ours = given["qkv"].clone(), given["caches"]
+    k_norm_rope_store(qkv, *rotation, k_norm, eps, *ours, given["slots"], heads[0])
+    for cache, reference in zip(ours, caches, strict=True):
+        torch.testing.assert_close(cache, reference, rtol=place.tolerance, atol=place.tolerance)
+    sizes = [number * head_dim for number in (heads[0], heads[1], heads[1])]
+    queries, keys, values = qkv.split(sizes, 1)
+    assert torch.equal(queries, given["qkv"][:, : sizes[0]])
+    assert torch.equal(values, given["qkv"][:, -sizes[2] :])
+    for cache in ours:  # new cells are not read from the cache
+        cache.flatten(0, 1)[given["slots"][given["slots"] >= 0]] = float("nan")
+    out = torch.full_like(expected, 7.0)
+    paged_prefill(
+        queries.unflatten(1, (heads[0], head_dim)),
+        *ours,
+        *given["indices"],
+        scale,
+        tiles=make_prefill_tiles(*given["indices"][2:], config=CONFIG, group=heads[0] // heads[1]),
+        fresh=FreshRows(
+            key_TX=keys, value_TX=values, q_weight_D=q_norm, cos_sin_PD=given["cos_sin"], eps=eps
+        ),
+        out=out,
+    )
+    assert (out[:NUM_BEFORE] == 7).all()
+    torch.testing.assert_close(
+        out[NUM_BEFORE:], expected[NUM_BEFORE:], rtol=place.tolerance, atol=place.tolerance
+    )
+
+
+def test_rows_that_the_accelerator_cannot_read() -> None:
+    rows = torch.zeros(2, 48, dtype=torch.float16)
+    assert can_read_fresh(rows, 16)
+    assert not can_read_fresh(rows, 12)
+    assert not can_read_fresh(rows[:, 1:], 16)
+    assert not can_read_fresh(torch.zeros(2, 50, dtype=torch.float16)[:, :48], 16)
