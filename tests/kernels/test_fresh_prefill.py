@@ -1,4 +1,4 @@
-"""Prefill attention that reads new tokens where the projection left them, against one kernel after the other."""
+"""Prefill attention over new tokens where the projection left them, against one kernel after the other."""
 
 from typing import Any
 
