@@ -82,7 +82,7 @@ def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group:
     bytes_per_cell = next_power_of_2(cache_NSKD.shape[3]) * cache_NSKD.element_size()
     is_wide = bytes_per_cell > 256
     fewest = next_power_of_2(max(16, group))
-    num_queries = min(64 if is_wide else 128, next_power_of_2(max_seqlen_q * group))
+    num_queries = min(64, next_power_of_2(max_seqlen_q * group))
     # Tiles of 32 cells leave registers for three stages: on an H200, 64 prompts of 1,024 tokens take
     # 863 us a layer, with tiles of 64 and two stages 920 to 1,200 (benchmarks/kernels/paged_prefill.py).
     tile_size = 32
