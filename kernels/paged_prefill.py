@@ -34,11 +34,6 @@ class FreshRows:
     """(T, K * D); rows may be strided by multiples of 16 bytes."""
     value_TX: torch.Tensor
     """Like key_TX."""
-    q_weight_D: torch.Tensor | None
-    """Of the queries' norm; None: none."""
-    cos_sin_PD: torch.Tensor
-    """A position's D / 2 cosines, then its sines."""
-    eps: float
 
 
 def paged_prefill(
@@ -69,8 +64,7 @@ def paged_prefill(
         scale: of the scores.
         tiles: what the launch's programs compute; rows of no tile are left out. Made anew where None,
             which waits for the device.
-        fresh: where the new tokens' K and V are read instead of in the cache; queries are then
-            normalized and rotated as they are loaded. See can_read_fresh.
+        fresh: where the new tokens' K and V are read instead of in the cache. See can_read_fresh.
         out: contiguous, like q_THD; new where None.
 
     Raises:
@@ -105,17 +99,14 @@ def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
 def _launch(tensors, rows, *, scale: float, config: PrefillConfig, fresh: FreshRows | None) -> None:
     q_THD, key_cache_NSKD, _ = tensors
     block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
-    keys, values, q_weight_D, cos_sin_PD, eps = (None, None, None, None, 0.0)
+    keys, values = None, None
     if fresh is not None:
         tile = [config.fresh_tile_size, max(16, triton.next_power_of_2(head_dim))]
         keys, values = (TensorDescriptor.from_tensor(side, tile) for side in (fresh.key_TX, fresh.value_TX))
-        q_weight_D, cos_sin_PD, eps = fresh.q_weight_D, fresh.cos_sin_PD, fresh.eps
     paged_prefill_kernel[(num_kv_heads, len(rows[4]))](
-        *(*tensors, keys, values, q_weight_D, cos_sin_PD, *rows),
+        *(*tensors, keys, values, *rows),
         scale * LOG2_E,
-        eps,
         q_THD.stride(0),
-        0 if cos_sin_PD is None else cos_sin_PD.stride(0),
         rows[0].stride(0),
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,

@@ -3,8 +3,8 @@
 A program computes some consecutive tokens of one row for all query heads of one KV head, so that K
 and V are read once for the group. Tiles of K that all its queries see come first, without masks;
 then those that the diagonal crosses. Given fresh rows, K and V of the row's new tokens are read from
-where the projection left them, by the tensor memory accelerator, and only older cells from the cache;
-queries are normalized and rotated as they are loaded. Knows nothing about requests.
+where the projection left them, by the tensor memory accelerator, and only older cells from the cache.
+Knows nothing about requests.
 
 Shapes: Q queries of a tile (tokens x heads of the group), D head dim (padded), P cells of a tile.
 Source: FlashAttention-2 (Dao, 2023) on paged tables (Kwon et al., 2023).
@@ -81,37 +81,9 @@ def _attend_fresh(
 
 
 @triton.jit
-def _load_queries(
-    row_Q, mask_Q, position_Q, weight_ptr, cos_sin_ptr, cos_sin_stride, eps, HEAD_DIM: tl.constexpr,
-    DIM_PADDED: tl.constexpr,
-):  # fmt: skip
-    """Return q_QD as attention takes it: normalized and rotated, where there is something to do so with."""
-    HALF: tl.constexpr = HEAD_DIM // 2
-    d = tl.arange(0, DIM_PADDED)
-    mask_QD = mask_Q[:, None] & (d < HEAD_DIM)[None, :]
-    q_QD = tl.load(row_Q[:, None] + d[None, :], mask=mask_QD, other=0.0)
-    if cos_sin_ptr is not None:
-        # Each number, and the one half a head away that RoPE turns it with.
-        other = tl.where(d < HALF, d + HALF, d - HALF)
-        x_QD = q_QD.to(tl.float32)
-        y_QD = tl.load(row_Q[:, None] + other[None, :], mask=mask_QD, other=0.0).to(tl.float32)
-        if weight_ptr is not None:
-            scale_Q1 = (1.0 / tl.sqrt(tl.sum(x_QD * x_QD, 1) / HEAD_DIM + eps))[:, None]
-            weight_D = tl.load(weight_ptr + d, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-            other_weight_D = tl.load(weight_ptr + other, mask=d < HEAD_DIM, other=0.0).to(tl.float32)
-            x_QD, y_QD = x_QD * scale_Q1 * weight_D[None, :], y_QD * scale_Q1 * other_weight_D[None, :]
-        angle_QD = cos_sin_ptr + position_Q.to(tl.int64)[:, None] * cos_sin_stride + (d % HALF)[None, :]
-        cos_QD = tl.load(angle_QD, mask=mask_QD, other=0.0).to(tl.float32)
-        sin_QD = tl.load(angle_QD + HALF, mask=mask_QD, other=0.0).to(tl.float32)
-        q_QD = (x_QD * cos_QD + tl.where(d < HALF, -y_QD, y_QD) * sin_QD).to(q_QD.dtype)
-    return q_QD
-
-
-@triton.jit
 def paged_prefill_kernel(
-    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, q_weight_ptr, cos_sin_ptr,
-    table_ptr, lanes_ptr, cu_seqlens_ptr, seq_lens_ptr, tiles_ptr, out_ptr,
-    scale_log2, eps, q_stride, cos_sin_stride, table_stride,
+    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, cu_seqlens_ptr,
+    seq_lens_ptr, tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -132,11 +104,9 @@ def paged_prefill_kernel(
     position_Q = num_old + query_Q
     token_Q = first_token.to(tl.int64) + query_Q
     head_Q = kv_head * GROUP + q % GROUP
-    mask_Q = (q < TOKENS * GROUP) & (query_Q < query_len)
-    q_QD = _load_queries(
-        q_ptr + token_Q * q_stride + head_Q * HEAD_DIM, mask_Q, position_Q, q_weight_ptr, cos_sin_ptr,
-        cos_sin_stride, eps, HEAD_DIM, DIM_PADDED,
-    )  # fmt: skip
+    mask_QD = ((q < TOKENS * GROUP) & (query_Q < query_len))[:, None] & (d < HEAD_DIM)[None, :]
+    q_at = q_ptr + (token_Q * q_stride + head_Q * HEAD_DIM)[:, None] + d[None, :]
+    q_QD = tl.load(q_at, mask=mask_QD, other=0.0)
     acc_QD = tl.zeros((NUM_QUERIES, DIM_PADDED), tl.float32)
     sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
     best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
@@ -164,5 +134,4 @@ def paged_prefill_kernel(
             NUM_STAGES,
         )  # fmt: skip
     out_at = out_ptr + (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
-    mask_QD = mask_Q[:, None] & (d < HEAD_DIM)[None, :]
     tl.store(out_at, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)

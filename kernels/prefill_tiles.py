@@ -83,15 +83,15 @@ def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group:
     is_wide = bytes_per_cell > 256
     fewest = next_power_of_2(max(16, group))
     num_queries = min(64, next_power_of_2(max_seqlen_q * group))
-    # Tiles of 32 cells leave registers for three stages: on an H200, 64 prompts of 1,024 tokens take
-    # 863 us a layer, with tiles of 64 and two stages 920 to 1,200 (benchmarks/kernels/paged_prefill.py).
-    tile_size = 32
+    # Of small tiles more fit a multiprocessor: on an H200, 16 prompts of 1,024 tokens take 200 us a layer so,
+    # with 128 queries and 32 cells 240 (benchmarks/kernels/paged_prefill.py).
+    tile_size = 32 if is_wide else 64
     while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
         tile_size //= 2
     return PrefillConfig(
         num_queries=max(num_queries, fewest),
         tile_size=tile_size,
-        fresh_tile_size=tile_size if is_wide else 64,
+        fresh_tile_size=tile_size,
         num_warps=4,
         num_stages=3,
     )

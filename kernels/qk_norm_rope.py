@@ -16,7 +16,7 @@ import triton.language as tl
 from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait, launch_options
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store, qk_norm_rope_store_ref
 
-__all__ = ["k_norm_rope_store", "qk_norm_rope_store", "qk_norm_rope_store_kernel", "qk_norm_rope_store_ref"]
+__all__ = ["qk_norm_rope_store", "qk_norm_rope_store_kernel", "qk_norm_rope_store_ref"]
 
 
 @triton.jit
@@ -40,15 +40,13 @@ def qk_norm_rope_store_kernel(
     HEADS: tl.constexpr,
     BLOCK_HALF: tl.constexpr,
     HAS_NORM: tl.constexpr,
-    KEYS_ONLY: tl.constexpr,
+    KEYS_IN_PLACE: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """One program: HEADS heads of one token, the lower and upper half of each as a tile."""
     HALF: tl.constexpr = D // 2
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
-    if KEYS_ONLY:
-        head += H
     column = tl.arange(0, BLOCK_HALF)[None, :]
     is_in = (head < H + 2 * K) & (column < HALF)
     is_q, is_v = head < H, head >= H + K
@@ -67,12 +65,10 @@ def qk_norm_rope_store_kernel(
         x_low, x_high = low * scale * weight_low, high * scale * weight_high
     low = tl.where(is_v, low, x_low * cos - x_high * sin)
     high = tl.where(is_v, high, x_high * cos + x_low * sin)
-    if KEYS_ONLY:
-        _store_halves(
-            qkv_ptr + token * qkv_stride + head * D + column, low, high, is_in & (head < H + K), HALF
-        )
-    else:
-        _store_halves(out_q_ptr + token * out_stride + head * D + column, low, high, is_in & is_q, HALF)
+    _store_halves(out_q_ptr + token * out_stride + head * D + column, low, high, is_in & is_q, HALF)
+    if KEYS_IN_PLACE:
+        is_k = is_in & (head >= H) & (head < H + K)
+        _store_halves(qkv_ptr + token * qkv_stride + head * D + column, low, high, is_k, HALF)
     # slot is int64: slot * K * D passes 2**31 in a large cache.
     cell = slot * (K * D) + (head - H) * D + column
     is_kv = is_in & (slot >= 0) & (head >= H)
@@ -113,6 +109,7 @@ def qk_norm_rope_store(
     num_kv_heads: int,
     out_q_THD: torch.Tensor,
     *,
+    keys_in_place: bool = False,
     is_dependent: bool = False,
 ) -> torch.Tensor:
     """Return the query heads, ready for attention, and write keys and values into their slots.
@@ -121,7 +118,8 @@ def qk_norm_rope_store(
     or int64, below P; cos_sin_PD, of any float dtype, has a position's D / 2 cosines, then its sines.
     Without q_weight_D and k_weight_D heads are not normalized. Caches are contiguous, of qkv's dtype;
     slot_mapping_T is int64, distinct where not negative, and a negative slot skips K and V. out_q_THD is
-    written and returned. is_dependent lets it start while the kernel before runs, where the device can.
+    written and returned. keys_in_place writes keys back to qkv_TX, too. is_dependent lets it start while
+    the kernel before runs, where the device can.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
@@ -143,54 +141,11 @@ def qk_norm_rope_store(
         HEADS=heads,
         BLOCK_HALF=block_half,
         HAS_NORM=q_weight_D is not None,
-        KEYS_ONLY=False,
+        KEYS_IN_PLACE=keys_in_place,
         num_warps=num_warps,
         **launch_options(is_dependent and can_depend(qkv_TX.device)),
     )
     return out_q_THD
-
-
-def k_norm_rope_store(
-    qkv_TX: torch.Tensor,
-    positions_T: torch.Tensor,
-    cos_sin_PD: torch.Tensor,
-    k_weight_D: torch.Tensor | None,
-    eps: float,
-    key_cache_NSKD: torch.Tensor,
-    value_cache_NSKD: torch.Tensor,
-    slot_mapping_T: torch.Tensor,
-    num_heads: int,
-    *,
-    is_dependent: bool = False,
-) -> None:
-    """Normalize and rotate the keys where they stand, and write keys and values into their slots.
-
-    Queries stay as they are, for a kernel that turns them itself. Arguments as qk_norm_rope_store's.
-
-    Raises:
-        ValueError: the shapes or dtypes do not fit each other.
-    """
-    num_tokens, (num_kv_heads, D) = len(qkv_TX), key_cache_NSKD.shape[2:]
-    q_THD = qkv_TX[:, : num_heads * D].unflatten(1, (num_heads, D))
-    inputs = (qkv_TX, positions_T, cos_sin_PD, k_weight_D, k_weight_D)
-    outputs = (key_cache_NSKD, value_cache_NSKD, slot_mapping_T, q_THD)
-    check_qk_norm_rope_store(*inputs, *outputs, num_heads, num_kv_heads)
-    if num_tokens == 0:
-        return
-    block_half = triton.next_power_of_2(D // 2)
-    heads, num_warps = choose_heads(num_tokens, 2 * num_kv_heads, block_half)
-    qk_norm_rope_store_kernel[(num_tokens, triton.cdiv(2 * num_kv_heads, heads))](
-        *(*inputs, *outputs, qkv_TX.stride(0), cos_sin_PD.stride(0), q_THD.stride(0), eps),
-        H=num_heads,
-        K=num_kv_heads,
-        D=D,
-        HEADS=heads,
-        BLOCK_HALF=block_half,
-        HAS_NORM=k_weight_D is not None,
-        KEYS_ONLY=True,
-        num_warps=num_warps,
-        **launch_options(is_dependent and can_depend(qkv_TX.device)),
-    )
 
 
 def choose_heads(num_tokens: int, num_all_heads: int, block_half: int) -> tuple[int, int]:

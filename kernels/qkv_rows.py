@@ -34,9 +34,16 @@ class QkvRows:
 
 
 def rotate_and_store(
-    rows: QkvRows, key_cache_NSKD: torch.Tensor, value_cache_NSKD: torch.Tensor
+    rows: QkvRows,
+    key_cache_NSKD: torch.Tensor,
+    value_cache_NSKD: torch.Tensor,
+    *,
+    keys_in_place: bool = False,
 ) -> torch.Tensor:
-    """Write keys and values into their slots and return the query heads, ready for attention."""
+    """Write keys and values into their slots and return the query heads, ready for attention.
+
+    keys_in_place writes the keys back to the rows, too.
+    """
     return qk_norm_rope_store(
         rows.qkv_TX,
         rows.positions_T,
@@ -50,5 +57,6 @@ def rotate_and_store(
         rows.q_THD.shape[1],
         key_cache_NSKD.shape[2],
         rows.q_THD,
+        keys_in_place=keys_in_place,
         is_dependent=True,
     )

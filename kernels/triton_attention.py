@@ -18,7 +18,6 @@ from kernels.decode_config import DecodeWorkspace
 from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill
-from kernels.qk_norm_rope import k_norm_rope_store
 from kernels.qkv_decode import qkv_decode
 from kernels.qkv_rows import QkvRows, rotate_and_store
 from kernels.store_kv import store_kv
@@ -165,38 +164,21 @@ class TritonAttentionBackend:
         step: LaneStep,
         out_THD: torch.Tensor,
     ) -> None:
-        """Rotate keys in place and queries in the attention kernel, which reads new K and V from the rows."""
+        """Attend to new K and V where they stand in the rows, to older ones in the cache."""
         assert step.prefill is not None
-        num_heads, head_dim = out_THD.shape[1:]
-        k_norm_rope_store(
-            rows.qkv_TX,
-            rows.positions_T,
-            rows.cos_sin_PD,
-            rows.k_norm_D,
-            rows.eps,
-            *caches,
-            rows.slot_mapping_T,
-            num_heads,
-        )
-        num_kv_heads = caches[0].shape[2]
-        q_TX, key_TX, value_TX = rows.qkv_TX.split(
-            (num_heads * head_dim, num_kv_heads * head_dim, num_kv_heads * head_dim), 1
-        )
+        # At 16 prompts of 1,024 tokens 200 us of attention instead of 240, for 8 us more here (H200).
+        q_THD = rotate_and_store(rows, *caches, keys_in_place=True)
+        num_queries, num_keys = q_THD[0].numel(), caches[0][0, 0].numel()
+        _, key_TX, value_TX = rows.qkv_TX.split((num_queries, num_keys, num_keys), 1)
         paged_prefill(
-            q_TX.unflatten(1, (num_heads, head_dim)),
+            q_THD,
             *caches,
             step.block_table_LM,
             step.lanes_B[step.num_decode_rows :],
             step.prefill.cu_seqlens_q,
             step.seq_lens_B[step.num_decode_rows :],
-            head_dim**-0.5,
+            q_THD.shape[2] ** -0.5,
             tiles=step.prefill.tiles,
-            fresh=FreshRows(
-                key_TX=key_TX,
-                value_TX=value_TX,
-                q_weight_D=rows.q_norm_D,
-                cos_sin_PD=rows.cos_sin_PD,
-                eps=rows.eps,
-            ),
+            fresh=FreshRows(key_TX=key_TX, value_TX=value_TX),
             out=out_THD,
         )

@@ -7,7 +7,7 @@ import torch
 
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill, paged_prefill_ref
 from kernels.prefill_tiles import PrefillConfig, make_prefill_tiles
-from kernels.qk_norm_rope import k_norm_rope_store, qk_norm_rope_store_ref
+from kernels.qk_norm_rope import qk_norm_rope_store, qk_norm_rope_store_ref
 
 NUM_BEFORE, BLOCK_SIZE, MOST = 3, 16, 96
 CONFIG = PrefillConfig(num_queries=32, tile_size=16, fresh_tile_size=32, num_warps=4, num_stages=2)
@@ -69,7 +69,11 @@ def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_no
     expected = paged_prefill_ref(q_THD, *caches, *given["indices"], scale)
 
     qkv, ours = given["qkv"].clone(), given["caches"]
-    k_norm_rope_store(qkv, *rotation, k_norm, eps, *ours, given["slots"], heads[0])
+    our_q_THD = torch.empty_like(q_THD)
+    qk_norm_rope_store(
+        *(qkv, *rotation, q_norm, k_norm, eps, *ours, given["slots"], *heads, our_q_THD),
+        keys_in_place=True,
+    )
     for cache, reference in zip(ours, caches, strict=True):
         torch.testing.assert_close(cache, reference, rtol=place.tolerance, atol=place.tolerance)
     sizes = [number * head_dim for number in (heads[0], heads[1], heads[1])]
@@ -80,14 +84,12 @@ def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_no
         cache.flatten(0, 1)[given["slots"][given["slots"] >= 0]] = float("nan")
     out = torch.full_like(expected, 7.0)
     paged_prefill(
-        queries.unflatten(1, (heads[0], head_dim)),
+        our_q_THD,
         *ours,
         *given["indices"],
         scale,
         tiles=make_prefill_tiles(*given["indices"][2:], config=CONFIG, group=heads[0] // heads[1]),
-        fresh=FreshRows(
-            key_TX=keys, value_TX=values, q_weight_D=q_norm, cos_sin_PD=given["cos_sin"], eps=eps
-        ),
+        fresh=FreshRows(key_TX=keys, value_TX=values),
         out=out,
     )
     assert (out[:NUM_BEFORE] == 7).all()
