@@ -93,6 +93,12 @@ SHAPES = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Take which random fault runs are done (tests/e2e/faults): pytest asks for options only here."""
+    parser.addoption("--fault-seed", type=int, default=1000, help="seed of the first random fault run")
+    parser.addoption("--fault-runs", type=int, default=200, help="how many random fault runs")
+
+
 @pytest.fixture(scope="session")
 def checkpoint_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """Return a function: the name of one of SHAPES -> its model folder, made once a session."""

@@ -7,6 +7,7 @@ Passes bytes on, each after the delay of its direction. Knows nothing about what
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import socket
 import struct
@@ -90,6 +91,10 @@ class LinkProxy:
         for direction in directions or Direction:
             self._ways[direction].delay_seconds = delay_seconds
 
+    def lead_to(self, target: str) -> None:
+        """Lead new connections to another ``host:port``: the service behind it has moved."""
+        self._target = target
+
     def stall(self, *directions: Direction) -> None:
         """Hold all bytes back, as a network that loses every packet; connections stay open."""
         for direction in directions or Direction:
@@ -122,16 +127,18 @@ class LinkProxy:
         assert task is not None
         self.num_connections += 1
         self._connections[task] = writers
-        try:
-            if not self._is_cut:
-                await self._join(reader, writers)
-                has_ended_well = True
-        except* OSError:
-            self.num_broken += 1
-        finally:
-            del self._connections[task]
-            for each in writers:
-                each.close() if has_ended_well else _reset(each)
+        # Only we cancel it, and Python 3.11's streams take a cancelled task for a fault.
+        with contextlib.suppress(asyncio.CancelledError):
+            try:
+                if not self._is_cut:
+                    await self._join(reader, writers)
+                    has_ended_well = True
+            except* OSError:
+                self.num_broken += 1
+            finally:
+                del self._connections[task]
+                for each in writers:
+                    each.close() if has_ended_well else _reset(each)
 
     async def _join(self, reader: asyncio.StreamReader, writers: list[asyncio.StreamWriter]) -> None:
         host, port = self._target.rsplit(":", 1)

@@ -58,3 +58,10 @@ def linked_client(linked_services: LinkedServices, link: SteeredLink) -> Iterato
         link.steer(LinkProxy.mend)
         link.steer(LinkProxy.resume)
         wait_until_idle(client, RECOVERY_LIMIT_SECONDS)
+
+
+@pytest.fixture(scope="session")
+def fault_seeds(request: pytest.FixtureRequest) -> range:
+    """Return the seeds of the random fault runs: --fault-seed is the first of --fault-runs."""
+    first = request.config.getoption("--fault-seed")
+    return range(first, first + request.config.getoption("--fault-runs"))
