@@ -22,10 +22,10 @@ STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
 SOURCES := scheduler_svc worker_svc model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
-test test-long bench: export OMP_NUM_THREADS ?= 1
+test test-long test-faults bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo serve proto fmt fmt-check lint type imports protos-check compose-check test test-long \
-	test-gpu bench bench-kernels up down check clean
+	test-faults test-gpu bench bench-kernels up down check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -80,6 +80,9 @@ test: $(STAMP) ## the tests that need no GPU and little time
 
 test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
 	$(BIN)/python -m pytest -m "not gpu" --timeout 1800
+
+test-faults: $(STAMP) ## 200 random fault runs against running services, and what came of them
+	$(BIN)/python -m pytest -m long tests/e2e/faults
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

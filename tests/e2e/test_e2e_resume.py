@@ -20,6 +20,7 @@ from stepwire_client import (
 )
 
 from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
+from tests.e2e.scheduler_processes import find_processes
 from tools.services import Services, running_services
 
 NUM_REQUESTS = 6
@@ -35,27 +36,10 @@ def own_services(model_folder: Path) -> Iterator[Services]:
 
 
 def kill_child(services: Services, name: str) -> None:
-    """Kill the engine, or the front end; the engine was started first, but may have been started again."""
-    pid = services.scheduler.process.pid
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    spawned = [int(one) for one in children if "spawn_main" in Path(f"/proc/{one}/cmdline").read_text()]
-    listens = {one: _listens_on(one, services.address) for one in spawned}
-    assert sorted(listens.values()) == [False, True], "one engine, one front end"
-    os.kill(next(one for one, does in listens.items() if does == (name == "front end")), signal.SIGKILL)
-
-
-def _listens_on(pid: int, address: str) -> bool:
-    """Tell whether a process has a socket that listens on a TCP port."""
-    port = int(address.rsplit(":", 1)[1])
-    lines = [
-        line
-        for name in ("tcp", "tcp6")
-        for line in Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:]
-    ]
-    entries = [line.split() for line in lines]
-    inodes = {entry[9] for entry in entries if entry[3] == "0A" and int(entry[1].split(":")[1], 16) == port}
-    links = [link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
-    return any(f"socket:[{inode}]" in links for inode in inodes)
+    """Kill the engine, or the front end."""
+    parts = find_processes(services.scheduler.process.pid, services.address)
+    (pid,) = parts.engines if name == "engine" else parts.frontends
+    os.kill(pid, signal.SIGKILL)
 
 
 def prompt(index: int) -> list[int]:

@@ -111,7 +111,11 @@ class FaultPlan:
 
 
 def draw_plan(
-    seed: int, expected: Sequence[Expected], *, kinds: Sequence[FaultKind] = tuple(FaultKind)
+    seed: int,
+    expected: Sequence[Expected],
+    *,
+    kinds: Sequence[FaultKind] = tuple(FaultKind),
+    num_faults: int | None = None,
 ) -> FaultPlan:
     """Draw a run's plan.
 
@@ -119,6 +123,7 @@ def draw_plan(
         seed: of this run alone.
         expected: what each case is to be told.
         kinds: the faults to draw from.
+        num_faults: how many; None: drawn, 1 to 3.
     """
     rng = random.Random(seed)
     asks = [_draw_ask(rng, manner, len(expected)) for manner in rng.choices(list(Manner), k=9)]
@@ -126,7 +131,7 @@ def draw_plan(
     asks.insert(0, _draw_ask(rng, rng.choice([Manner.STREAM, Manner.RAW, Manner.BULK]), len(expected)))
     num_tokens = sum(len(expected[case].token_ids) for ask in asks for case in ask.cases)
     asks = [asks[0], *(_when(rng, ask, num_tokens) for ask in asks[1:])]
-    faults = _draw_faults(rng, kinds, num_tokens)
+    faults = _draw_faults(rng, kinds, num_tokens)[:num_faults]
     for fault in faults:
         if fault.kind in STORMS:
             asks += [

@@ -73,6 +73,11 @@ class WorkerPlace:
         """Send the process a signal."""
         self.running.process.send_signal(number)
 
+    def end(self) -> None:
+        """End the process, if there is one."""
+        if self.service is not None:
+            self.service.kill()
+
     async def kill_and_restart(self) -> None:
         """Kill the process and start another."""
         await asyncio.to_thread(self.running.kill)
@@ -202,7 +207,7 @@ async def running_session(
         workers = []
         for _ in range(shape.num_groups):
             worker = WorkerPlace(link=await _linked(stack), flags=(*common, *worker_flags))
-            stack.callback(lambda one=worker: one.service and one.running.kill())
+            stack.callback(worker.end)
             workers.append(worker)
         await asyncio.gather(*(worker.start() for worker in workers))
         flags = [flag for worker in workers for flag in ("--worker", worker.link.address)]

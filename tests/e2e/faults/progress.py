@@ -15,6 +15,7 @@ class Progress:
     def __init__(self) -> None:
         self.num_tokens = 0
         self._num_moving = 0
+        self._has_begun = False
         self._waiters: list[tuple[int, asyncio.Event]] = []
 
     def note(self, num_tokens: int) -> None:
@@ -26,6 +27,7 @@ class Progress:
     @contextmanager
     def moving(self) -> Iterator[None]:
         """Be one of those who bring tokens."""
+        self._has_begun = True
         self._num_moving += 1
         try:
             yield
@@ -43,7 +45,7 @@ class Progress:
 
     async def reach(self, num_tokens: int) -> None:
         """Wait until so many tokens were told, or nobody is left to bring them."""
-        if num_tokens <= self.num_tokens:
+        if num_tokens <= self.num_tokens or (self._has_begun and not self._num_moving):
             return
         waiter = (num_tokens, asyncio.Event())
         self._waiters.append(waiter)

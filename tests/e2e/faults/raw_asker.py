@@ -33,8 +33,7 @@ async def ask_raw(place: Place, told: Told) -> None:
     request = encode_request(place.catalogue[told.case].request(f"raw-{id(told)}"))
     has_begun = False
     async with grpc.aio.insecure_channel(place.address, options=CHANNEL_OPTIONS) as channel:
-        stub = GenerationServiceStub(channel)
-        while (error := await _read_stream(stub, request, told, place)) is not None:
+        while (error := await _read_stream(channel, request, told, place)) is not None:
             if told.events and not isinstance(told.events[-1], Delta):
                 return  # only the status was lost
             how = _how_to_go_on(error, told)
@@ -53,10 +52,10 @@ async def ask_raw(place: Place, told: Told) -> None:
 
 
 async def _read_stream(
-    stub: GenerationServiceStub, request: pb.GenerateRequest, told: Told, place: Place
+    channel: grpc.aio.Channel, request: pb.GenerateRequest, told: Told, place: Place
 ) -> grpc.aio.AioRpcError | None:
     """Read one stream; return how it broke, None where it ended well."""
-    call = stub.Generate(request)
+    call = GenerationServiceStub(channel).Generate(request)
     is_first = True
     try:
         async for message in call:

@@ -22,6 +22,9 @@ from tests.e2e.faults.cases import Event, Expected, text_of, token_ids_of
 NUM_EPOCHS_TO_GIVE_UP = 3
 """After so many lost workers a request may end with an error: it may be what they died of."""
 
+HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+"""Told in the place of a character that an abort cut in two."""
+
 
 class Manner(Enum):
     """How a request is asked."""
@@ -86,13 +89,14 @@ def judge(told: Told, expected: Expected, *, num_epochs_lost: int) -> tuple[Verd
         return Verdict.LOST, problems
     end = told.events[-1] if told.events and not isinstance(told.events[-1], Delta) else None
     is_complete = isinstance(end, FinalOutput) and end.finish_reason is not FinishReason.ABORT
-    problems = _problems_of_prefix(told, expected)
-    if is_complete:
-        assert isinstance(end, FinalOutput)
-        problems += _problems_of_end(told, expected, end)
-        return (Verdict.LOST if problems else Verdict.COMPLETE), problems
+    is_aborted = isinstance(end, FinalOutput) and not is_complete
+    problems = _problems_of_prefix(told, expected, is_aborted=is_aborted)
     if problems:
         return Verdict.LOST, problems
+    if is_complete:
+        assert isinstance(end, FinalOutput)
+        problems = _problems_of_end(told, expected, end)
+        return (Verdict.LOST if problems else Verdict.COMPLETE), problems
     if _may_end_early(told.manner, end):
         return Verdict.PARTIAL, []
     if _is_given_up(end) and num_epochs_lost >= NUM_EPOCHS_TO_GIVE_UP:
@@ -111,8 +115,10 @@ def _problems_of_order(told: Told) -> list[str]:
     return []
 
 
-def _problems_of_prefix(told: Told, expected: Expected) -> list[str]:
+def _problems_of_prefix(told: Told, expected: Expected, *, is_aborted: bool) -> list[str]:
     token_ids, text = token_ids_of(told.events), text_of(told.events)
+    if is_aborted:
+        text = text.rstrip(HALF_CHARACTER)
     problems = []
     if token_ids != expected.token_ids[: len(token_ids)]:
         at = next(
@@ -128,7 +134,10 @@ def _problems_of_prefix(told: Told, expected: Expected) -> list[str]:
             f"expected {expected.token_ids[at : at + 4]}"
         )
     if not expected.text.startswith(text):
-        problems.append(f"text {text[-40:]!r} (of {len(text)}), expected {expected.text[len(text) - 40 :]!r}")
+        at = next(i for i in range(len(text)) if not expected.text.startswith(text[: i + 1]))
+        problems.append(
+            f"text at {at} of {len(text)}: {text[at : at + 40]!r}, expected {expected.text[at : at + 40]!r}"
+        )
     logprob_ids = [
         position.sampled.token_id
         for event in told.events
@@ -143,7 +152,7 @@ def _problems_of_prefix(told: Told, expected: Expected) -> list[str]:
 def _problems_of_end(told: Told, expected: Expected, final: FinalOutput) -> list[str]:
     pairs = {
         "tokens": (len(token_ids_of(told.events)), len(expected.token_ids)),
-        "text": (text_of(told.events), expected.text),
+        "characters": (len(text_of(told.events)), len(expected.text)),
         "finish_reason": (final.finish_reason, expected.finish_reason),
         "matched_stop": (final.matched_stop, expected.matched_stop),
         "num_prompt_tokens": (final.usage.num_prompt_tokens, expected.num_prompt_tokens),
