@@ -6,6 +6,7 @@ chosen (planning.py) or folded (folding.py).
 
 from collections import deque
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from scheduler_svc.core.block_hash import extend_block_hashes
 from scheduler_svc.core.block_pool import BlockPool
@@ -24,9 +25,8 @@ from scheduler_svc.core.types import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InFlightStep:
-    """The rows of a step that was planned and not yet folded."""
+class InFlightStep(NamedTuple):
+    """The rows of a step that was planned and not yet folded; a named tuple as Admission is."""
 
     step_id: int
     num_rows: Int64Array

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from scheduler_svc.core.block_hash import extend_block_hashes
-from scheduler_svc.core.plan import Admission, FinishedRequest, StepPlan, StepResult
+from scheduler_svc.core.plan import FinishedRequest, StepPlan, StepResult
 from scheduler_svc.core.types import BlockHash, CoreLimits, FinishReason, Request
 from tests.machines.naive_worker import run_alone
 from tests.machines.plan_run import PlanRun
@@ -100,6 +100,6 @@ class InFlight:
 
 def copy_plan(plan: StepPlan) -> list[object]:
     """Copy all that a plan says into plain lists."""
-    items: list[StepPlan | Admission] = [plan, *plan.admissions]
-    values = [getattr(item, each.name) for item in items for each in fields(item)]
+    values: list[object] = [getattr(plan, each.name) for each in fields(plan)]
+    values += [value for admission in plan.admissions for value in admission]
     return [value.tolist() if isinstance(value, np.ndarray) else value for value in values]
