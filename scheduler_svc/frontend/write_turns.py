@@ -1,17 +1,21 @@
 """Gives streams their turns to write: each after a rest of its own, and few in one round of the event loop.
 
-gRPC's server takes one new call a round of the loop, so a round must be short: were all streams to
-write in the round that their tokens came in, a thousand new calls would wait for seconds. What does
-not get its turn gathers meanwhile and goes as one message. Knows nothing about what is written.
+gRPC's server takes in one new call a round of the loop, so a round must be short; and while new calls
+come in a burst, rounds with turns come only every 2 ms: were all streams to write their tokens as they
+come, a thousand new calls would wait for seconds. What does not get its turn gathers meanwhile and goes
+as one message. Knows nothing about what is written.
 """
 
 import asyncio
 import heapq
 from collections import deque
 
-_TURNS_PER_ROUND = 16
-_TURNS_PER_ROUND_WITH_NEW_STREAM = 4
-"""A write costs 50 us: with a new stream's own 500 us a round takes under 1 ms."""
+_TURNS_PER_ROUND = 8
+"""A write costs 50 us, so these take as long as a new stream."""
+_BURST_STREAMS = 8
+_BURST_SECONDS = 0.02
+"""So many new streams within this time are a burst."""
+_BURST_ROUND_SECONDS = 0.002
 _TIMER_MARGIN_SECONDS = 0.001
 """uvloop rounds timers to milliseconds; one that came early would have to be set again and again."""
 
@@ -27,11 +31,11 @@ class WriteTurns:
         self._num_rests = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_round_set = False
-        self._has_new_stream = False
+        self._new_streams_seconds: deque[float] = deque(maxlen=_BURST_STREAMS)
 
     def note_new_stream(self) -> None:
-        """Make room for more of them, which may wait to be taken in."""
-        self._has_new_stream = True
+        """Count a stream that was taken in: where many were, more may wait."""
+        self._new_streams_seconds.append(asyncio.get_running_loop().time())
 
     async def take(self) -> None:
         """Wait for a turn; usually there is one at once."""
@@ -56,10 +60,16 @@ class WriteTurns:
         await turn
 
     def _set_round(self) -> None:
-        """Have the turns of the loop's next round given out."""
-        if not self._is_round_set:
-            self._is_round_set = True
-            asyncio.get_running_loop().call_soon(self._begin_round)
+        """Have the turns of the next round given out: the loop's next one, unless there is a burst."""
+        if self._is_round_set:
+            return
+        self._is_round_set = True
+        loop = asyncio.get_running_loop()
+        recent = self._new_streams_seconds
+        if len(recent) == _BURST_STREAMS and loop.time() - recent[0] < _BURST_SECONDS:
+            loop.call_later(_BURST_ROUND_SECONDS, self._begin_round)
+        else:
+            loop.call_soon(self._begin_round)
 
     def _set_timer(self) -> None:
         """Have the first rest end in time."""
@@ -79,8 +89,7 @@ class WriteTurns:
 
     def _begin_round(self) -> None:
         self._is_round_set = False
-        self._num_left = _TURNS_PER_ROUND_WITH_NEW_STREAM if self._has_new_stream else _TURNS_PER_ROUND
-        self._has_new_stream = False
+        self._num_left = _TURNS_PER_ROUND
         while self._waiting and self._num_left:
             turn = self._waiting.popleft()
             if not turn.done():  # cancelled: its stream is gone

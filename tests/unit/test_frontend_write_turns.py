@@ -31,31 +31,43 @@ async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
     while len(order) < 40:
         await asyncio.sleep(0)
         sizes.append(len(order) - sum(sizes))
-    assert [size for size in sizes if size] == [16, 16, 8]
+    assert [size for size in sizes if size] == [8, 8, 8, 8, 8]
     assert order == list(range(40))
     await asyncio.gather(*tasks)
 
 
-async def test_with_a_new_stream_a_round_has_fewer_turns() -> None:
-    turns, order = WriteTurns(), list[int]()
+async def test_in_a_burst_of_new_streams_rounds_with_turns_come_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
+    turns, loop = WriteTurns(), asyncio.get_running_loop()
+    loop_rounds = 0
 
-    async def write(index: int) -> None:
-        await turns.take()
-        order.append(index)
+    async def count_rounds() -> None:
+        nonlocal loop_rounds
+        while True:
+            await asyncio.sleep(0)
+            loop_rounds += 1
 
-    tasks = [asyncio.create_task(write(index)) for index in range(30)]
-    await rounds_until(lambda: len(order) == 16)
+    async def rounds_of_the_loop_for_32_turns() -> int:
+        before = loop_rounds
+        await asyncio.wait_for(asyncio.gather(*(turns.take() for _ in range(32))), LIMIT_SECONDS)
+        return loop_rounds - before
+
+    counter = loop.create_task(count_rounds())
+    for _ in range(7):
+        turns.note_new_stream()
+    assert await rounds_of_the_loop_for_32_turns() < 12
     turns.note_new_stream()
-    await rounds_until(lambda: len(order) > 16)
-    assert len(order) == 20
-    await rounds_until(lambda: len(order) > 20)
-    assert len(order) == 30
-    await asyncio.gather(*tasks)
+    start = loop.time()
+    await rounds_of_the_loop_for_32_turns()
+    assert loop.time() - start >= 0.005  # three rounds of 2 ms after the first
+    counter.cancel()
 
 
 async def test_one_turn_after_another_needs_no_waiting() -> None:
     turns = WriteTurns()
-    for _ in range(16):
+    for _ in range(8):
         turn = turns.take()
         with pytest.raises(StopIteration):  # it never gave way to another task
             turn.send(None)
@@ -85,11 +97,11 @@ async def test_a_stream_that_goes_takes_no_turn() -> None:
         await turns.take()
         order.append(index)
 
-    tasks = [asyncio.create_task(write(index)) for index in range(33)]
-    await rounds_until(lambda: len(order) == 16)
-    tasks[16].cancel()
-    await rounds_until(lambda: len(order) > 16)
-    assert order == [index for index in range(33) if index != 16]
+    tasks = [asyncio.create_task(write(index)) for index in range(17)]
+    await rounds_until(lambda: len(order) == 8)
+    tasks[8].cancel()
+    await rounds_until(lambda: len(order) > 8)
+    assert order == [index for index in range(17) if index != 8]
     resting = asyncio.create_task(turns.rest(0.001))
     await asyncio.sleep(0)
     resting.cancel()
