@@ -20,9 +20,14 @@ class FakeLaunchedStep:
 
     def wait(self) -> SampledTokens:
         """Return the tokens once the gate is open."""
-        assert self._runner.gate.wait(10), "the test has left the gate closed"
+        self.wait_until_computed()
         self._runner.num_launched_at_waits.append(self._runner.num_launched)
         return self._sampled
+
+    def wait_until_computed(self) -> None:
+        """Wait until the gate is open."""
+        self._runner.is_awaited.set()
+        assert self._runner.gate.wait(10), "the test has left the gate closed"
 
 
 class FakeModelRunner:
@@ -35,15 +40,26 @@ class FakeModelRunner:
         self.is_failing = False
         self.num_launched = 0
         self.num_launched_at_waits: list[int] = []
+        self.is_awaited = threading.Event()
+        """Set once anybody has waited for a step."""
+        self._has_launched = threading.Condition()
 
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> FakeLaunchedStep:
         """Sample what position and lane say."""
         del admissions
         if self.is_failing:
             raise RuntimeError("the device is on fire")
-        self.num_launched += 1
+        with self._has_launched:
+            self.num_launched += 1
+            self._has_launched.notify_all()
         rows = batch.sampling
         return FakeLaunchedStep(self, SampledTokens(token_ids=_tokens(rows.lanes, rows.positions)))
+
+    def wait_launched(self, num_launched: int) -> None:
+        """Wait until so many steps have been launched."""
+        with self._has_launched:
+            is_so = self._has_launched.wait_for(lambda: self.num_launched >= num_launched, timeout=5)
+        assert is_so, f"{self.num_launched} steps were launched, not {num_launched}"
 
 
 def _tokens(lanes: Int64Array, positions: Int64Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

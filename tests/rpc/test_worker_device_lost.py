@@ -69,8 +69,9 @@ async def test_a_device_that_is_lost_ends_the_worker_after_its_stream_was_told()
             await asyncio.wait_for(served.task, 5)
 
 
-async def test_a_step_that_hangs_ends_the_worker_once_its_engine_has_gone() -> None:
-    served = Served(FakeModelRunner())
+@pytest.mark.parametrize("num_steps_ahead", [0, 1])
+async def test_a_step_that_hangs_ends_the_worker_once_its_engine_has_gone(num_steps_ahead: int) -> None:
+    served = Served(FakeModelRunner(num_steps_ahead))
     served.runner.gate.clear()
     async with grpc.aio.insecure_channel(await served.address) as channel:
         call = WorkerServiceStub(channel).RunSteps()

@@ -39,6 +39,28 @@ def test_steps_are_launched_ahead_of_the_oldest_as_far_as_the_device_takes_them(
     assert compute.stop(5)
 
 
+def test_a_step_that_comes_while_the_device_computes_is_launched_at_once() -> None:
+    runner = FakeModelRunner(num_steps_ahead=1)
+    runner.gate.clear()
+    compute = ComputeThread(StepExecutor(LIMITS, runner))
+    results: queue.SimpleQueue[StepResult | WorkerError] = queue.SimpleQueue()
+    epoch = StepEpoch(on_result=results.put, on_failure=results.put)
+    compute.start()
+    compute.submit(epoch, step(1, [(0, 6, True)], admissions=(admission(0, block_ids=(1, 2, 3)),)))
+    assert runner.is_awaited.wait(5)
+    compute.submit(epoch, step(2, [(0, 1, True)]))
+    runner.wait_launched(2)
+    assert results.empty()
+    runner.gate.set()
+    answers = [results.get(timeout=5) for _ in range(2)]
+    assert [answer.step_id for answer in answers if isinstance(answer, StepResult)] == [1, 2]
+    compute.submit(epoch, step(3, [(0, 1, True)]))
+    last = results.get(timeout=5)
+    assert isinstance(last, StepResult)
+    assert last.sampled.token_ids.tolist() == [8]
+    assert compute.stop(5)
+
+
 def test_a_late_close_of_an_old_epoch_leaves_the_new_one_alone() -> None:
     compute = ComputeThread(StepExecutor(LIMITS, FakeModelRunner()))
     results: queue.SimpleQueue[StepResult | WorkerError] = queue.SimpleQueue()

@@ -1,9 +1,10 @@
 """The one thread that computes steps, so that the asyncio loop stays free for heartbeats.
 
-Jobs are taken strictly in order. Steps of a closed epoch are dropped unseen; all lanes are forgotten
-when an epoch is closed and again before the first step of another. Results and failures go back
-through callbacks. Between two iterations of a lease it looks whether a step came that takes over.
-Knows nothing about gRPC or tensors.
+Jobs are taken strictly in order, also while the device computes: the next step is launched as soon as
+it comes, not when the last one's tokens are there. Steps of a closed epoch are dropped unseen; all
+lanes are forgotten when an epoch is closed and again before the first step of another. Results and
+failures go back through callbacks. Between two iterations of a lease it looks whether a step came that
+takes over. Knows nothing about gRPC or tensors.
 """
 
 import logging
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from worker_svc.batch.lease import Lease
 from worker_svc.batch.step import Step, StepResult
 from worker_svc.errors import DeviceLostError, ProtocolError, StepFailedError, WorkerError
+from worker_svc.rpc.device_watch import DeviceWatch
 from worker_svc.runner.step_executor import PendingStep, StepExecutor
 
 _logger = logging.getLogger(__name__)
@@ -71,7 +73,8 @@ class StepEpoch:
                 self._on_failure(error)
 
 
-_Job = tuple[StepEpoch, Step | None]  # no step: the epoch was closed
+_Job = tuple[StepEpoch, Step | None] | PendingStep
+"""No step: the epoch was closed. A pending step: its tokens are there."""
 
 
 class ComputeThread:
@@ -98,6 +101,8 @@ class ComputeThread:
         self._pending: deque[tuple[StepEpoch, PendingStep]] = deque()
         # A daemon, so that a step that hangs in a device call cannot keep the process alive.
         self._thread = threading.Thread(target=self._run, name="compute", daemon=True)
+        self._watch = DeviceWatch(self._jobs.put)
+        self._watched: PendingStep | None = None
         self._closed_seconds: deque[float] = deque()
         """When epochs were closed that the thread has not seen closed yet."""
         self._epoch: StepEpoch | None = None
@@ -117,6 +122,7 @@ class ComputeThread:
 
     def start(self) -> None:
         """Start the thread."""
+        self._watch.start()
         self._thread.start()
 
     def stop(self, timeout_seconds: float) -> bool:
@@ -156,10 +162,15 @@ class ComputeThread:
         if self._lease is not None:
             self._go_on(*self._lease)
             return True
-        while self._pending and self._jobs.empty():
-            self._finish_oldest()
+        if self._pending and self._jobs.empty() and self._watched is not self._pending[0][1]:
+            # Waiting here would let the next step lie until this one is done, and the device idle then.
+            self._watched = self._pending[0][1]
+            self._watch.tell_when_computed(self._watched)
         job = self._jobs.get()
-        if job is not None:
+        if isinstance(job, PendingStep):
+            if self._pending and self._pending[0][1] is job:
+                self._finish_oldest()
+        elif job is not None:
             self._begin(*job)
         return job is not None
 
@@ -181,9 +192,9 @@ class ComputeThread:
 
     def _begin(self, epoch: StepEpoch, step: Step | None) -> None:
         if step is None:
-            self._closed_seconds.popleft()
             if epoch is self._epoch:
                 self._change_epoch(None)
+            self._closed_seconds.popleft()
         elif epoch.is_open:
             if epoch is not self._epoch:
                 self._change_epoch(epoch)
@@ -196,8 +207,14 @@ class ComputeThread:
                 self._fail(epoch, step.step_id, error)
 
     def _change_epoch(self, epoch: StepEpoch | None) -> None:
-        # What is still pending belongs to a closed epoch: the device works it off in order, unread.
-        self._pending.clear()
+        # What is still pending belongs to a closed epoch: nobody reads it, but a device that hangs must
+        # not be given more, and is found by how long this takes.
+        while self._pending:
+            closed_epoch, pending = self._pending.popleft()
+            try:
+                pending.launched.wait_until_computed()
+            except Exception as error:
+                self._fail(closed_epoch, pending.step_id, error)
         self._executor.start_epoch()
         self._epoch = epoch
 

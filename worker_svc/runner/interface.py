@@ -16,6 +16,9 @@ class LaunchedStep(Protocol):
     def wait(self) -> SampledTokens:
         """Wait for the tokens and return them, one a sampling row, in the engine's row order."""
 
+    def wait_until_computed(self) -> None:
+        """Wait until ``wait`` need not. Callable from any thread, and beside ``wait``."""
+
 
 class ModelRunner(Protocol):
     """Owns the model, its KV cache and the token pool of one rank. Used by one thread."""

@@ -34,6 +34,10 @@ class EagerStep:
             logprobs=None if self.logprobs is None else self.logprobs.download(),
         )
 
+    def wait_until_computed(self) -> None:
+        """Wait for the device; see LaunchedStep."""
+        self.token_ids_R.cpu()
+
 
 class EagerModelRunner:
     """A ModelRunner that launches every operation of a step by itself."""

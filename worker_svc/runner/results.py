@@ -68,6 +68,10 @@ class DownloadingStep:
             logprobs=None if self.logprobs is None else self.logprobs.ragged(),
         )
 
+    def wait_until_computed(self) -> None:
+        """Wait for this step's copies; see LaunchedStep."""
+        self.buffer.event.synchronize()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyStep:
@@ -76,6 +80,9 @@ class EmptyStep:
     def wait(self) -> SampledTokens:
         """Return no tokens."""
         return SampledTokens(token_ids=np.empty(0, np.int32))
+
+    def wait_until_computed(self) -> None:
+        """Wait for nothing."""
 
 
 class ResultRing:

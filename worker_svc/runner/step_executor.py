@@ -55,6 +55,9 @@ class NothingLaunched:
         """Return no tokens."""
         return _NO_TOKENS
 
+    def wait_until_computed(self) -> None:
+        """Wait for nothing."""
+
 
 class StepExecutor:
     """The sequence table and the runner of one worker."""
