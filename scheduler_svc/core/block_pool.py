@@ -49,12 +49,12 @@ class BlockPool:
         if num_blocks > len(self._free):
             return None
         block_ids = self._free.pop(num_blocks)
-        ref_counts, hash_of = self._ref_counts, self._hash_of
+        ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
         for block_id in block_ids:
             ref_counts[block_id] = 1
             block_hash = hash_of[block_id]
             if block_hash is not None:
-                del self._block_of[block_hash]
+                del block_of[block_hash]
                 hash_of[block_id] = None
         return block_ids
 

@@ -82,10 +82,11 @@ def _grow_decode_lanes(state: SchedulerState, draft: _Draft, is_decode: BoolArra
     growing = (is_decode & (lanes.num_scheduled >= lanes.num_slots)).nonzero()[0]
     block_ids = state.pool.allocate(len(growing))
     if block_ids is not None:
-        for lane, block_id in zip(growing.tolist(), block_ids, strict=True):
-            lanes.block_ids[lane].append(block_id)
+        tables, growing_lanes = lanes.block_ids, growing.tolist()
+        for lane, block_id in zip(growing_lanes, block_ids, strict=True):
+            tables[lane].append(block_id)
         lanes.num_slots[growing] += block_size
-        draft.append_lanes.extend(growing.tolist())
+        draft.append_lanes.extend(growing_lanes)
         draft.append_block_ids.extend(block_ids)
         return is_decode
     for lane in lanes.in_admission_order(growing).tolist():
