@@ -46,11 +46,14 @@ def _inputs(
         "positions": integers(positions),
         "cos_sin": torch.randn(MOST, head_dim, generator=generator).to(place.device),
         "norms": [1 + 0.3 * random(head_dim) for _ in range(2)],
-        "caches": caches,
+        "caches": (caches[0], caches[1]),
         "slots": integers(slots, torch.int64),
-        "indices": [
-            integers(values) for values in (table, range(len(rows)), bounds, [seq for _, seq in rows])
-        ],
+        "indices": (
+            integers(table),
+            integers(range(len(rows))),
+            integers(bounds),
+            integers([seq for _, seq in rows]),
+        ),
     }
 
 
@@ -61,12 +64,14 @@ def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_no
     rows = [(40, 40), (7, 50), (1, 96), (33, 65)]
     given = _inputs(place, rows, heads=heads, head_dim=head_dim)
     q_norm, k_norm = given["norms"] if has_norms else (None, None)
-    caches, eps, scale = [cache.clone() for cache in given["caches"]], 1e-6, head_dim**-0.5
+    keys, values = given["caches"]
+    caches, eps, scale = (keys.clone(), values.clone()), 1e-6, head_dim**-0.5
     rotation = (given["positions"], given["cos_sin"])
     q_THD = qk_norm_rope_store_ref(
         given["qkv"], *rotation, q_norm, k_norm, eps, *caches, given["slots"], *heads
     )
-    expected = paged_prefill_ref(q_THD, *caches, *given["indices"], scale)
+    table, lanes, bounds, seq_lens = given["indices"]
+    expected = paged_prefill_ref(q_THD, *caches, table, lanes, bounds, seq_lens, scale)
 
     qkv, ours = given["qkv"].clone(), given["caches"]
     our_q_THD = torch.empty_like(q_THD)
@@ -86,9 +91,8 @@ def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_no
     paged_prefill(
         our_q_THD,
         *ours,
-        *given["indices"],
-        scale,
-        tiles=make_prefill_tiles(*given["indices"][2:], config=CONFIG, group=heads[0] // heads[1]),
+        *(table, lanes, bounds, seq_lens, scale),
+        tiles=make_prefill_tiles(bounds, seq_lens, config=CONFIG, group=heads[0] // heads[1]),
         fresh=FreshRows(key_TX=keys, value_TX=values),
         out=out,
     )

@@ -180,12 +180,13 @@ def test_addresses_past_32_bits(place: Any, block_size: int) -> None:
         cells = torch.randn(block_size, 1, 128, generator=generator)
         cache[block] = cells.to(device=place.device, dtype=place.dtype)
     q_THD = torch.randn(9, 2, 128, generator=generator).to(device=place.device, dtype=place.dtype)
-    indices = [
+    table, lanes, bounds, seq_lens = (
         torch.tensor(values, dtype=torch.int32, device=place.device)
         for values in ([[num_blocks - 1, 3]], [0], [0, 9], [2 * block_size - 1])
-    ]
+    )
+    indices = (table, lanes, bounds, seq_lens)
     config = PrefillConfig(num_queries=32, tile_size=32, fresh_tile_size=32, num_warps=4, num_stages=2)
-    tiles = make_prefill_tiles(*indices[2:], config=config, group=2)
+    tiles = make_prefill_tiles(bounds, seq_lens, config=config, group=2)
     out = paged_prefill(q_THD, cache, cache, *indices, 128**-0.5, tiles=tiles)
     expected = paged_prefill_ref(q_THD, cache, cache, *indices, 128**-0.5)
     torch.testing.assert_close(out, expected, rtol=place.tolerance, atol=place.tolerance)
