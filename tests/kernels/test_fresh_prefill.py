@@ -90,8 +90,7 @@ def test_fresh_rows(place: Any, heads: tuple[int, int], head_dim: int, *, has_no
     out = torch.full_like(expected, 7.0)
     paged_prefill(
         our_q_THD,
-        *ours,
-        *(table, lanes, bounds, seq_lens, scale),
+        *(ours[0], ours[1], table, lanes, bounds, seq_lens, scale),
         tiles=make_prefill_tiles(bounds, seq_lens, config=CONFIG, group=heads[0] // heads[1]),
         fresh=FreshRows(key_TX=keys, value_TX=values),
         out=out,
