@@ -1,63 +1,31 @@
-"""Carry out the choices of one step: grow tables, preempt, admit, and write the plan.
+"""Carry out the choices of one step: grow tables, preempt, admit, and draft the plan.
 
 Changes the state as if the step had run already, so that the next step can be planned before this
 one's result is in. Knows nothing about results.
 """
 
-from array import array
-from collections.abc import Sequence
-
 import numpy as np
 
+from scheduler_svc.core.draft import Draft, commit, int32_array
 from scheduler_svc.core.epochs import note_start
 from scheduler_svc.core.fitting import cached_if_fits, is_startable
 from scheduler_svc.core.leasing import grant_lease, is_take_over_due, may_lease
 from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.policy import MAX_ADMITTED_TOKENS, choose_victim, num_blocks_for, split_rows
-from scheduler_svc.core.state import InFlightStep, SchedulerState
+from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.types import (
     BlockId,
     BoolArray,
     Incarnation,
-    Int32Array,
-    Int64Array,
     Lane,
     Request,
     RequestStatus,
 )
 
 
-class _Draft:
-    """A step being planned."""
-
-    def __init__(self, budget_left: int) -> None:
-        self.budget_left = budget_left
-        self.decode_lanes: Int64Array
-        self.lease_num_tokens: Int64Array | None = None
-        """Of a lease: the most tokens of each decode row."""
-        self.chunk_lanes: list[int] = []
-        self.chunk_num_tokens: list[int] = []
-        self.chunk_samples: list[bool] = []
-        self.append_lanes: list[int] = []
-        self.append_block_ids: list[BlockId] = []
-        self.admissions: list[Admission] = []
-        self.num_admitted_tokens = 0
-        self.has_preempted = False
-
-    def add_chunk(self, lane: int, num_tokens: int, *, samples: bool) -> None:
-        self.chunk_lanes.append(lane)
-        self.chunk_num_tokens.append(num_tokens)
-        self.chunk_samples.append(samples)
-        self.budget_left -= num_tokens
-
-    def add_blocks(self, lane: int, block_ids: list[BlockId]) -> None:
-        self.append_lanes.extend([lane] * len(block_ids))
-        self.append_block_ids.extend(block_ids)
-
-
 def plan_step(state: SchedulerState, num_steps: int) -> StepPlan | None:
     """Plan one step, or give None where there is nothing to run and nothing to release."""
-    draft = _Draft(budget_left=state.limits.max_num_batched_tokens)
+    draft = Draft(budget_left=state.limits.max_num_batched_tokens)
     if is_take_over_due(state):
         state.open_leases.ask_end()
     is_decode, prefill_lanes = split_rows(state.lanes)
@@ -73,10 +41,10 @@ def plan_step(state: SchedulerState, num_steps: int) -> StepPlan | None:
         _admit(state, draft)
     if 0 < num_waiting_rows == len(draft.decode_lanes):
         _plan_lease(state, draft, num_steps)
-    return _commit(state, draft)
+    return commit(state, draft)
 
 
-def _grow_decode_lanes(state: SchedulerState, draft: _Draft, is_decode: BoolArray) -> BoolArray:
+def _grow_decode_lanes(state: SchedulerState, draft: Draft, is_decode: BoolArray) -> BoolArray:
     """Give each decode row the block it needs; return which lanes can run."""
     lanes, block_size = state.lanes, state.limits.block_size
     growing = (is_decode & (lanes.num_scheduled >= lanes.num_slots)).nonzero()[0]
@@ -96,7 +64,7 @@ def _grow_decode_lanes(state: SchedulerState, draft: _Draft, is_decode: BoolArra
     return is_decode
 
 
-def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> bool:
+def _grow_by_preempting(state: SchedulerState, draft: Draft, lane: Lane) -> bool:
     """Give a lane one block though the pool is short; False where it was preempted or must wait."""
     if not state.lanes.incarnation[lane] or not _make_room(state, draft, lane, planned=()):
         return False
@@ -107,7 +75,7 @@ def _grow_by_preempting(state: SchedulerState, draft: _Draft, lane: Lane) -> boo
     return True
 
 
-def _make_room(state: SchedulerState, draft: _Draft, lane: Lane, *, planned: tuple[int, ...]) -> bool:
+def _make_room(state: SchedulerState, draft: Draft, lane: Lane, *, planned: tuple[int, ...]) -> bool:
     """Preempt until a block is free; False where ``lane`` itself gave way or must wait."""
     while state.pool.num_free == 0:
         victim = choose_victim(state.lanes, state.pool, lane=lane, planned=planned)
@@ -120,7 +88,7 @@ def _make_room(state: SchedulerState, draft: _Draft, lane: Lane, *, planned: tup
     return True
 
 
-def _plan_lease(state: SchedulerState, draft: _Draft, num_steps: int) -> None:
+def _plan_lease(state: SchedulerState, draft: Draft, num_steps: int) -> None:
     """Make a lease of a step of decodes, where nobody needs the next step to be another."""
     if draft.chunk_lanes or draft.has_preempted or not may_lease(state):
         return
@@ -131,7 +99,7 @@ def _plan_lease(state: SchedulerState, draft: _Draft, num_steps: int) -> None:
         draft.append_block_ids += grant.append_block_ids
 
 
-def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
+def _plan_chunk(state: SchedulerState, draft: Draft, lane: Lane) -> None:
     """Plan the next chunk of a prompt that is under way, as much of it as there is room for."""
     lanes, block_size = state.lanes, state.limits.block_size
     num_scheduled, num_known = int(lanes.num_scheduled[lane]), int(lanes.num_known[lane])
@@ -152,7 +120,7 @@ def _plan_chunk(state: SchedulerState, draft: _Draft, lane: Lane) -> None:
     draft.add_chunk(lane, num_tokens, samples=num_scheduled + num_tokens == num_known)
 
 
-def _admit(state: SchedulerState, draft: _Draft) -> None:
+def _admit(state: SchedulerState, draft: Draft) -> None:
     """Start queued requests in order, until one does not fit."""
     while (
         draft.budget_left > 0
@@ -164,7 +132,7 @@ def _admit(state: SchedulerState, draft: _Draft) -> None:
             return
 
 
-def _try_admit(state: SchedulerState, draft: _Draft, request: Request) -> bool:
+def _try_admit(state: SchedulerState, draft: Draft, request: Request) -> bool:
     """Give a lane to this request, if its known tokens fit beside those that run."""
     cached = cached_if_fits(state, request)
     if cached is None:
@@ -209,95 +177,10 @@ def _admission(
         token_ids=request.token_ids,
         num_prompt_tokens=request.num_prompt_tokens,
         num_computed_tokens=num_cached_tokens,
-        block_ids=_int32(state.lanes.block_ids[request.lane]),
+        block_ids=int32_array(state.lanes.block_ids[request.lane]),
         max_total_tokens=request.max_total_tokens,
         sampling=request.sampling,
         owner=request.owner,
         handle=request.handle,
         is_first=is_first,
     )
-
-
-def _int32(values: Sequence[int]) -> Int32Array:
-    """Make an array, for half of what numpy takes to convert a list."""
-    return np.frombuffer(array("i", values), np.int32)
-
-
-def _commit(state: SchedulerState, draft: _Draft) -> StepPlan | None:
-    """Count the draft's rows as scheduled and in flight, and freeze it."""
-    num_decode, num_chunks = len(draft.decode_lanes), len(draft.chunk_lanes)
-    if not (num_decode or num_chunks or state.pending_releases):
-        return None
-    row_lanes = draft.decode_lanes
-    num_tokens = state.lanes.ones[: num_decode + num_chunks].copy()
-    samples = num_tokens.astype(np.bool_)
-    if num_chunks:
-        row_lanes = np.concatenate([row_lanes, draft.chunk_lanes])
-        num_tokens[num_decode:] = draft.chunk_num_tokens
-        samples[num_decode:] = draft.chunk_samples
-        # Prompts are never left to wait for a lease's end.
-        state.open_leases.ask_end()
-    elif draft.lease_num_tokens is not None:
-        num_tokens = draft.lease_num_tokens.astype(np.int32)
-    plan = StepPlan(
-        step_id=state.next_step_id,
-        released_lanes=_int32(state.pending_releases),
-        admissions=tuple(draft.admissions),
-        append_lanes=_int32(draft.append_lanes),
-        append_block_ids=_int32(draft.append_block_ids),
-        row_lanes=row_lanes.astype(np.int32),
-        row_num_tokens=num_tokens,
-        row_samples=samples,
-        num_steps=1 if draft.lease_num_tokens is None else int(draft.lease_num_tokens.max()),
-        takes_over=state.open_leases.must_end,
-    )
-    _note_in_flight(state, draft, plan, row_lanes=row_lanes)
-    _register_prompt_blocks(state, draft.chunk_lanes)
-    return plan
-
-
-def _note_in_flight(state: SchedulerState, draft: _Draft, plan: StepPlan, *, row_lanes: Int64Array) -> None:
-    """Count a plan's rows as scheduled and in flight."""
-    lanes = state.lanes
-    num_rows = np.zeros(len(lanes.incarnation), np.int64)
-    num_rows[row_lanes] = 1
-    num_tokens = num_rows.copy()
-    if draft.lease_num_tokens is not None:
-        num_tokens[row_lanes] = draft.lease_num_tokens
-    for lane, num_chunk_tokens in zip(draft.chunk_lanes, draft.chunk_num_tokens, strict=True):
-        num_tokens[lane] = num_chunk_tokens
-    if plan.num_steps > 1:
-        num_tokens[row_lanes] = plan.row_num_tokens
-    all_sample = all(draft.chunk_samples)
-    sample_lanes = row_lanes if all_sample else row_lanes[plan.row_samples]
-    lanes.num_scheduled += num_tokens
-    lanes.num_rows_in_flight += num_rows
-    if all_sample:
-        lanes.num_known += num_tokens if plan.num_steps > 1 else num_rows
-    else:
-        lanes.num_known[sample_lanes] += 1
-    state.in_flight.append(
-        InFlightStep(
-            step_id=plan.step_id,
-            num_rows=num_rows,
-            num_tokens=num_tokens,
-            incarnations=lanes.incarnation * num_rows,
-            sample_lanes=sample_lanes,
-            num_steps=plan.num_steps,
-        )
-    )
-    if plan.takes_over:
-        state.open_leases.take_over()
-    if plan.num_steps > 1:
-        state.open_leases.add(plan.step_id)
-    state.next_step_id += 1
-    state.pending_releases = []
-
-
-def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:
-    """Offer the blocks that this step fills to the next plan; the worker runs steps in order."""
-    lanes, block_size = state.lanes, state.limits.block_size
-    for lane in chunk_lanes:
-        # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
-        num_tokens = min(int(lanes.num_scheduled[lane]), int(lanes.num_folded[lane]))
-        state.register_blocks(lane, num_tokens // block_size)

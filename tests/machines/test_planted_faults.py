@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from scheduler_svc.core import folding, leasing, planning
+from scheduler_svc.core.draft import Draft
 from scheduler_svc.core.leasing import LeaseGrant
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.scheduler import Scheduler
@@ -54,7 +55,7 @@ def num_sampled_blocks(state: SchedulerState, lane: int) -> int:
     return min(num_sampled, len(state.lanes.block_ids[lane]))
 
 
-def admit_at_once(state: SchedulerState, draft: planning._Draft) -> None:
+def admit_at_once(state: SchedulerState, draft: Draft) -> None:
     """Admit as the core does, but for one condition: that no row of the request is in flight."""
     while draft.budget_left > 0 and state.lanes.has_free_lane:
         request = state.queues.peek()
