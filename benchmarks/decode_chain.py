@@ -5,22 +5,27 @@ Each kernel reads what the one before it wrote, as in a step. Knows nothing abou
 Shapes: B rows, E hidden, H query heads, K KV heads, D head dim, F intermediate, V vocabulary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from enum import Enum
+from functools import cache, partial
+from typing import Any
 
 import torch
 
+from kernels import small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
 from kernels.qk_norm_rope import qk_norm_rope_store
+from kernels.row_squares import num_sums
 from kernels.silu_mul import silu_mul
-from kernels.small_batch import Tile, linear_add, norm_gate_up_silu, norm_linear
+from kernels.tiled_config import ProjectionTile, make_projection_workspace
 
 E, H, K, D, F, V = 1024, 16, 8, 128, 3072, 151936
 NUM_LAYERS = 28
 NUM_POSITIONS = 4096
 BLOCK_SIZE = 16
 EPS = 1e-6
+AnyTile = small_batch.Tile | ProjectionTile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,15 @@ def _weights() -> dict[str, torch.Tensor]:
     return weights
 
 
+class Kernels(Enum):
+    """Which kernels compute the projections, and the norms, gates and sums around them."""
+
+    CUBLAS = "cuBLAS"
+    """And a kernel for each of the others."""
+    FEW_ROWS = "few rows"
+    TILED = "tiled"
+
+
 class DecodeChain:
     """One batch size's activations, and its kernels."""
 
@@ -72,7 +86,7 @@ class DecodeChain:
         self._norm_E = torch.ones(E, device="cuda", dtype=torch.bfloat16)
         self._norm_D = torch.ones(D, device="cuda", dtype=torch.bfloat16)
         self._cos_sin_PD = torch.randn(NUM_POSITIONS, D, device="cuda")
-        self._residual_BE, self._normed_BE, self._added_BE = self._rows(3, E)
+        self._residual_BE, self._normed_BE = self._rows(2, E)
         self._qkv_BX = self._rows(1, (H + 2 * K) * D)[0]
         self._q_BHD = self._rows(1, H * D)[0].view(num_rows, H, D)
         self._gate_up_BX, self._gated_BF = self._rows(1, 2 * F)[0], self._rows(1, F)[0]
@@ -80,67 +94,84 @@ class DecodeChain:
         self._positions_B = torch.arange(num_rows, device="cuda", dtype=torch.int32)
         self._slots_B = torch.arange(num_rows, device="cuda") * BLOCK_SIZE
         self._caches = torch.zeros(2, num_rows, BLOCK_SIZE, K, D, device="cuda", dtype=torch.bfloat16)
+        self._squares_BJ = torch.ones(num_rows, num_sums(E), device="cuda")
+        self._splits = make_projection_workspace(device="cuda")
 
     def _rows(self, num_tensors: int, size: int) -> torch.Tensor:
         return torch.randn(num_tensors, self.num_rows, size, device="cuda", dtype=torch.bfloat16)
 
-    def step(self, *, is_fused: bool, is_dependent: bool) -> None:
+    def step(self, kernels: Kernels, *, is_dependent: bool) -> None:
         """Launch all layers and the head."""
         for layer in range(NUM_LAYERS):
-            for name in LAYER_PROJECTIONS:
-                self._launch(name, layer, is_fused=is_fused, is_dependent=is_dependent)
-                if name == "qkv":
-                    self._rotate_and_store(is_dependent=is_dependent)
-        self._launch("head", 0, is_fused=is_fused, is_dependent=is_dependent)
+            self.layer(kernels, layer, is_dependent=is_dependent)
+        self._launch("head", 0, kernels=kernels, options={"is_dependent": is_dependent})
 
-    def projection(
-        self, name: str, *, is_fused: bool, is_dependent: bool, tile: Tile | None = None
-    ) -> list[Callable[[], None]]:
+    def layer(
+        self,
+        kernels: Kernels,
+        layer: int,
+        *,
+        is_dependent: bool,
+        tiles: Mapping[str, AnyTile] | None = None,
+        is_rotated: bool = True,
+    ) -> None:
+        """Launch one layer's projections.
+
+        Args:
+            kernels: which.
+            layer: its index.
+            is_dependent: whether each kernel starts while the one before it runs.
+            tiles: of projections whose own choice is not wanted.
+            is_rotated: whether queries and keys are normalized, rotated and stored as well.
+        """
+        for name in LAYER_PROJECTIONS:
+            options: dict[str, Any] = {"is_dependent": is_dependent}
+            if kernels is not Kernels.CUBLAS:
+                options["tile"] = (tiles or {}).get(name)
+            self._launch(name, layer, kernels=kernels, options=options)
+            if name == "qkv" and is_rotated:
+                self._rotate_and_store(is_dependent=is_dependent)
+
+    def projection(self, name: str, kernels: Kernels, **options: Any) -> list[Callable[[], None]]:
         """Return launches of one projection, with what belongs to it, one a layer."""
         return [
-            lambda layer=layer: self._launch(  # type: ignore[misc]
-                name, layer, is_fused=is_fused, is_dependent=is_dependent, tile=tile
-            )
+            partial(self._launch, name, layer, kernels=kernels, options=options)
             for layer in range(len(self._weights[name]))
         ]
 
-    def _launch(
-        self, name: str, layer: int, *, is_fused: bool, is_dependent: bool, tile: Tile | None = None
-    ) -> None:
+    def _launch(self, name: str, layer: int, *, kernels: Kernels, options: dict[str, Any]) -> None:
         weight = self._weights[name][layer]
-        if is_fused:
-            self._launch_fused(name, weight, is_dependent=is_dependent, tile=tile)
+        if kernels is Kernels.CUBLAS:
+            self._launch_separate(name, weight, **options)
         else:
-            self._launch_separate(name, weight, is_dependent=is_dependent)
+            self._launch_fused(name, weight, kernels=kernels, options=options)
 
     def _launch_fused(
-        self, name: str, weight: torch.Tensor, *, is_dependent: bool, tile: Tile | None
+        self, name: str, weight: torch.Tensor, *, kernels: Kernels, options: dict[str, Any]
     ) -> None:
-        attended_BX = self._q_BHD.flatten(1)
-        if name == "gate_up":
-            norm_gate_up_silu(
-                *(self._residual_BE, self._norm_E, weight, EPS, self._gated_BF),
-                is_dependent=is_dependent,
-                tile=tile,
-            )
-        elif name in ("qkv", "head"):
-            out = self._qkv_BX if name == "qkv" else self._logits_BV
-            norm_linear(
-                *(self._residual_BE, self._norm_E, weight, EPS, out), is_dependent=is_dependent, tile=tile
-            )
-        else:
-            x = attended_BX if name == "output" else self._gated_BF
-            linear_add(x, weight, self._residual_BE, is_dependent=is_dependent, tile=tile)
-
-    def _launch_separate(self, name: str, weight: torch.Tensor, *, is_dependent: bool) -> None:
-        """Launch cuBLAS, after the norm that adds what came before where the projection has one."""
+        module = tiled_projection if kernels is Kernels.TILED else small_batch
+        if kernels is Kernels.TILED:
+            options = {"squares_RJ": self._squares_BJ, **options}
+            if name in ("output", "down"):
+                options["workspace"] = self._splits
         if name in ("output", "down"):
             x = self._q_BHD.flatten(1) if name == "output" else self._gated_BF
-            torch.mm(x, weight.t(), out=self._added_BE)
+            module.linear_add(x, weight, self._residual_BE, **options)
+            return
+        outs = {"qkv": self._qkv_BX, "gate_up": self._gated_BF, "head": self._logits_BV}
+        function = module.norm_gate_up_silu if name == "gate_up" else module.norm_linear
+        # The norm's weight is in the projection's, but for the head, whose weight is the embedding's, too.
+        norm_E = self._norm_E if name == "head" else None
+        function(self._residual_BE, norm_E, weight, EPS, outs[name], is_normed=True, **options)
+
+    def _launch_separate(self, name: str, weight: torch.Tensor, *, is_dependent: bool) -> None:
+        """Launch cuBLAS, after the norm where the projection has one."""
+        if name in ("output", "down"):
+            x = self._q_BHD.flatten(1) if name == "output" else self._gated_BF
+            torch.addmm(self._residual_BE, x, weight.t(), out=self._residual_BE)
             return
         add_rms_norm(
-            *(self._added_BE, self._residual_BE, self._norm_E, EPS, self._normed_BE),
-            is_dependent=is_dependent,
+            *(self._residual_BE, None, self._norm_E, EPS, self._normed_BE), is_dependent=is_dependent
         )
         outs = {"qkv": self._qkv_BX, "gate_up": self._gate_up_BX, "head": self._logits_BV}
         torch.mm(self._normed_BE, weight.t(), out=outs[name])

@@ -153,7 +153,9 @@ def _launch(
     tile: ProjectionTile | None,
 ) -> torch.Tensor:
     (num_rows, num_inputs), num_outputs = x_RI.shape, out_RO.shape[1]
-    tile = tile or choose_projection_tile(num_outputs, num_inputs, num_rows=num_rows)
+    tile = tile or choose_projection_tile(
+        num_outputs, num_inputs, num_rows=num_rows, is_gated=is_gated, itemsize_bytes=x_RI.itemsize
+    )
     num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
     num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)
     _check_tile(tile, squares_RJ, num_rows, num_outputs if is_added else num_inputs, is_added)
@@ -176,8 +178,7 @@ def _launch(
         STAGES=tile.num_stages,
         IS_SWAPPED=tile.is_swapped,
         IS_TMA=is_tma,
-        IS_READ_AHEAD=tile.is_read_ahead and is_aligned,
-        IS_EARLY=tile.is_early,
+        IS_READ_AHEAD=is_aligned,
         IS_GATED=is_gated,
         IS_ADDED=is_added,
         num_warps=tile.num_warps,
@@ -212,7 +213,7 @@ def _workspace(
         return None
     num_numbers = num_tiles * tile.num_splits * tile.block_rows * tile.block_outputs
     if workspace is None:
-        workspace = make_projection_workspace(num_numbers, device=device)
+        workspace = make_projection_workspace(num_numbers=num_numbers, device=device)
     if workspace.partial_X.numel() < num_numbers or num_tiles > MAX_TILES:
         raise ValueError(
             f"{num_tiles} tiles of {num_numbers} numbers are more than {MAX_TILES} tiles "

@@ -45,11 +45,10 @@ def _read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.cons
 def _begin(
     weight_ptr, is_reading, first_column, first_inner,
     I: tl.constexpr, O: tl.constexpr, BLOCK_O: tl.constexpr, NUM_INPUTS: tl.constexpr,  # noqa: E741
-    IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr, IS_EARLY: tl.constexpr,
+    IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr,
 ):  # fmt: skip
     """Have the L2 cache read a tile's weights, which are constants, then wait for the kernels in front."""
-    if IS_EARLY:
-        gdc_launch_dependents()
+    gdc_launch_dependents()
     if IS_READ_AHEAD:
         ITEM_BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         first_ptr = weight_ptr + first_column.to(tl.int64) * I + first_inner
@@ -126,7 +125,7 @@ def tiled_projection_kernel(
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, IS_SWAPPED: tl.constexpr, IS_TMA: tl.constexpr, IS_READ_AHEAD: tl.constexpr,
-    IS_EARLY: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
+    IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_O outputs of BLOCK_R rows, over one split of the inputs."""
     IS_WHOLE: tl.constexpr = I % (SPLITS * BLOCK_I) == 0
@@ -139,7 +138,7 @@ def tiled_projection_kernel(
     if PDL:
         _begin(
             weight_ptr, row_block == 0, first_column, first_inner, I, O, BLOCK_O, NUM_INPUTS,
-            IS_READ_AHEAD and IS_WHOLE, IS_GATED, IS_EARLY,
+            IS_READ_AHEAD and IS_WHOLE, IS_GATED,
         )  # fmt: skip
     row, column = first_row + tl.arange(0, BLOCK_R), first_column + tl.arange(0, BLOCK_O)
     prior, factor = 0.0, 1.0
@@ -152,8 +151,6 @@ def tiled_projection_kernel(
         x, weight, norm_weight_ptr, x_stride, first_row, num_rows, first_column, first_inner,
         I, O, BLOCK_R, BLOCK_O, BLOCK_I, NUM_INPUTS, STAGES, IS_SWAPPED, IS_TMA, IS_WHOLE, IS_GATED,
     )  # fmt: skip
-    if PDL and not IS_EARLY:
-        gdc_launch_dependents()
     if squares_ptr is not None:
         factor = (1.0 / tl.sqrt(tl.sum(squares, 1) / I + eps))[:, None]
     is_last = True

@@ -50,13 +50,14 @@ class RowLimits:
     head: MostRows
 
 
-# Qwen3-0.6B shapes in bf16 on an H200, benchmarks/kernels/small_batch.py --tune: fused and cuBLAS with its
-# norm take 5.4 and 8.5 us at 16 rows for qkv, 5.1 and 6.0 at 32 for output, 79 and 86 at 2 for the head.
+# Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 22.0 us tiled at 32 rows, and 30.0 with cuBLAS
+# (benchmarks/kernels/tiled_projection.py); the head takes 79 us at 2 rows, and 86 with cuBLAS.
+_LAYER_ROWS = MostRows(few_rows=16, tiled=256)
 ROW_LIMITS = RowLimits(
-    qkv=MostRows(few_rows=16, tiled=0),
-    output=MostRows(few_rows=32, tiled=0),
-    gate_up=MostRows(few_rows=16, tiled=0),
-    down=MostRows(few_rows=16, tiled=0),
+    qkv=_LAYER_ROWS,
+    output=_LAYER_ROWS,
+    gate_up=_LAYER_ROWS,
+    down=_LAYER_ROWS,
     head=MostRows(few_rows=2, tiled=0),
 )
 

@@ -20,9 +20,6 @@ from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
 from model.projection import Projection, Way
 
-MAX_SPLIT_NUMBERS = 16 << 20
-"""Of the sums that the splits of one tiled projection leave: 64 MiB."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workspace:
@@ -67,7 +64,7 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
         gate_up_TG=rows(2 * config.intermediate_size),
         gated_TF=rows(config.intermediate_size),
         squares_TJ=rows(num_sums(config.hidden_size)).float(),
-        splits=make_projection_workspace(MAX_SPLIT_NUMBERS, device=like.device),
+        splits=make_projection_workspace(device=like.device),
     )
 
 

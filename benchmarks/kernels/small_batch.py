@@ -9,7 +9,6 @@ the one before it runs. Knows nothing about attention or sampling.
 
 import argparse
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,37 +16,38 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.decode_chain import BYTES_PER_STEP, PROJECTIONS, DecodeChain
+from benchmarks.decode_chain import BYTES_PER_STEP, PROJECTIONS, DecodeChain, Kernels
 from benchmarks.gpu_timing import describe_card, graph_microseconds, read_bandwidth
 from kernels.small_batch import MAX_ROWS, MAX_ROWS_WITHOUT_DOT, Tile, choose_tile
 
-ROWS = (1, 2, 4, 8, 16, 32)
+ROWS = (1, 2, 4, 8, 16)
 MAX_NUMBERS_PER_THREAD = 128
 
 
 def time_projections(chain: DecodeChain, ceiling: float) -> None:
     """Print one line a projection: its norm, gate or sum is in all of its times."""
     for name, projection in PROJECTIONS.items():
-        times = []
-        for is_fused in (False, True) if chain.num_rows <= MAX_ROWS else (False,):
-            for is_dependent in (False, True):
-                launches = chain.projection(name, is_fused=is_fused, is_dependent=is_dependent)
-                times.append(graph_microseconds(launches))
-        columns = "".join(f"{time:10.2f}" for time in times)
-        share = 100 * projection.num_bytes / min(times) / 1e3 / ceiling
-        print(f"{chain.num_rows:4d} {name:8s}{columns:40s} {share:10.1f}", flush=True)
+        times = [
+            graph_microseconds(chain.projection(name, kernels, is_dependent=is_dependent))
+            for kernels in (Kernels.CUBLAS, Kernels.FEW_ROWS)
+            for is_dependent in (False, True)
+        ]
+        _tell(f"{chain.num_rows:4d} {name:8s}", times, share=projection.num_bytes / ceiling)
 
 
 def time_chain(chain: DecodeChain, ceiling: float) -> None:
     """Print the time of all layers and the head."""
-    times = []
-    for is_fused in (False, True) if chain.num_rows <= MAX_ROWS else (False,):
-        for is_dependent in (False, True):
-            step = partial(chain.step, is_fused=is_fused, is_dependent=is_dependent)
-            times.append(graph_microseconds([step]))
-    columns = "".join(f"{time:10.1f}" for time in times)
-    share = 100 * BYTES_PER_STEP / min(times) / 1e3 / ceiling
-    print(f"{chain.num_rows:4d} {'chain':8s}{columns:40s} {share:10.1f}", flush=True)
+    times = [
+        graph_microseconds([partial(chain.step, kernels, is_dependent=is_dependent)])
+        for kernels in (Kernels.CUBLAS, Kernels.FEW_ROWS)
+        for is_dependent in (False, True)
+    ]
+    _tell(f"{chain.num_rows:4d} chain   ", times, share=BYTES_PER_STEP / ceiling)
+
+
+def _tell(case: str, times: list[float], *, share: float) -> None:
+    columns = "".join(f"{time:10.2f}" for time in times)
+    print(f"{case}{columns} {share / 10 / min(times):10.1f}", flush=True)
 
 
 def candidates(num_inputs: int, num_rows: int) -> list[Tile]:
@@ -71,7 +71,7 @@ def tune(chain: DecodeChain) -> None:
     for name, projection in PROJECTIONS.items():
         timed = []
         for tile in candidates(projection.num_inputs, chain.num_rows):
-            launches = chain.projection(name, is_fused=True, is_dependent=True, tile=tile)
+            launches = chain.projection(name, Kernels.FEW_ROWS, is_dependent=True, tile=tile)
             timed.append((graph_microseconds(launches, num_replays=5), tile))
         timed.sort(key=lambda pair: pair[0])
         chosen = choose_tile(projection.num_outputs, projection.num_inputs, num_rows=chain.num_rows)
@@ -87,7 +87,7 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description="Time projections of a few rows.")
     parser.add_argument("--tune", action="store_true", help="try tiles: outputs, warps, tensor cores")
-    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS))
+    parser.add_argument("--rows", type=int, nargs="+", default=list(ROWS), help=f"at most {MAX_ROWS}")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("this benchmark needs an NVIDIA GPU")
@@ -97,12 +97,10 @@ def main() -> None:
     print(f"{describe_card()}; read bandwidth {ceiling:.0f} GB/s; times in µs")
     if options.tune:
         for chain in chains:
-            if chain.num_rows <= MAX_ROWS:
-                tune(chain)
+            tune(chain)
         return
     print("rows            cuBLAS     early     fused     early  best share%")
-    timings: tuple[Callable[[DecodeChain, float], None], ...] = (time_projections, time_chain)
-    for timing in timings:
+    for timing in (time_projections, time_chain):
         for chain in chains:
             timing(chain, ceiling)
 

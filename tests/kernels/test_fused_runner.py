@@ -224,7 +224,6 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
         ("cublas", "cublas", "cublas", "cublas", "cublas"),
         ("tiled", "tiled", "tiled", "tiled", "tiled"),
         ("few", "cublas", "tiled", "few", "tiled"),
-        ("tiled", "few", "few", "cublas", "few"),
     ],
 )
 def test_a_llama_model_has_no_norms_on_queries_and_keys(

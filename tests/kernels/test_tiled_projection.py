@@ -6,21 +6,28 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.row_squares import sum_squares_ref
+from kernels.row_squares import SQUARES_CHUNK, sum_squares_ref
 from kernels.small_batch_ref import linear_add_ref, norm_gate_up_silu_ref, norm_linear_ref
-from kernels.tiled_config import ProjectionTile, make_projection_workspace
+from kernels.tiled_config import (
+    MAX_SPLIT_NUMBERS,
+    MAX_TILES,
+    ProjectionTile,
+    choose_projection_tile,
+    make_projection_workspace,
+)
 from kernels.tiled_projection import linear_add, norm_gate_up_silu, norm_linear
 
 EPS = 1e-6
 CANARY = 7.0
-# Whole blocks; no block is whole, and rows are not aligned for the copy engine; less than a block.
-SIZES = [(40, 128, 64), (17, 100, 74), (3, 40, 48)]
-TILE = ProjectionTile(block_rows=16, block_outputs=32, block_inputs=32)
-TILES = [
-    pytest.param(TILE, id="plain"),
-    pytest.param(replace(TILE, is_swapped=True), id="swapped"),
-    pytest.param(replace(TILE, is_tma=True), id="tma"),
-    pytest.param(replace(TILE, is_tma=True, is_swapped=True, block_rows=32), id="tma-swapped"),
+SHAPES = [(4096, 1024), (1024, 2048), (2048, 3072)]
+TILE = ProjectionTile(block_rows=16, block_outputs=32, block_inputs=32, is_tma=False)
+# Rows, inputs and outputs: whole blocks; and no block is whole, nor are rows aligned for the copy engine.
+WHOLE, ODD = (18, 128, 64), (17, 100, 74)
+TILED_SIZES = [
+    pytest.param(TILE, ODD, id="plain"),
+    pytest.param(replace(TILE, is_swapped=True), ODD, id="swapped"),
+    pytest.param(replace(TILE, is_tma=True), WHOLE, id="tma"),
+    pytest.param(replace(TILE, is_tma=True, is_swapped=True, block_rows=32), ODD, id="tma-unaligned"),
 ]
 
 
@@ -39,38 +46,32 @@ def _assert_close(place: Any, out: torch.Tensor, expected: torch.Tensor) -> None
     torch.testing.assert_close(out.float(), expected.float(), rtol=place.tolerance, atol=place.tolerance)
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("num_rows", "num_inputs", "num_outputs"), SIZES)
-def test_norm_and_projection(
-    place: Any, num_rows: int, num_inputs: int, num_outputs: int, tile: ProjectionTile
-) -> None:
-    x, norm_weight, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
+@pytest.mark.parametrize(("tile", "size"), TILED_SIZES)
+def test_norm_and_projection(place: Any, tile: ProjectionTile, size: tuple[int, int, int]) -> None:
+    x, norm_weight, weight, bias = _tensors(place, *size)
     out = norm_linear(x, norm_weight, weight, EPS, bias_O=bias, tile=tile)
     assert out.dtype == place.dtype
     _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS, bias_O=bias))
 
 
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("num_rows", "num_inputs", "num_outputs"), SIZES)
-def test_norm_and_gated_projection(
-    place: Any, num_rows: int, num_inputs: int, num_outputs: int, tile: ProjectionTile
-) -> None:
-    x, norm_weight, weight, _ = _tensors(place, num_rows, num_inputs, num_outputs)
+@pytest.mark.parametrize(("tile", "size"), TILED_SIZES)
+def test_norm_and_gated_projection(place: Any, tile: ProjectionTile, size: tuple[int, int, int]) -> None:
+    x, norm_weight, weight, _ = _tensors(place, *size)
     out = norm_gate_up_silu(x, norm_weight, weight, EPS, tile=tile)
     _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
 
 
-@pytest.mark.parametrize("num_splits", [1, 2, 3])
-@pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("num_rows", "num_inputs", "num_outputs"), SIZES)
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize(("tile", "size"), TILED_SIZES)
 def test_a_sum_and_its_squares(
-    place: Any, num_rows: int, num_inputs: int, num_outputs: int, tile: ProjectionTile, num_splits: int
+    place: Any, tile: ProjectionTile, size: tuple[int, int, int], num_splits: int
 ) -> None:
-    x, _, weight, bias = _tensors(place, num_rows, num_inputs, num_outputs)
+    x, _, weight, bias = _tensors(place, *size)
+    num_rows, _, num_outputs = size
     residual = torch.stack([bias * (row % 5 + 1) for row in range(num_rows)])
     expected = linear_add_ref(x, weight, residual, bias_O=bias)
     squares = torch.full((num_rows + 1, -(-num_outputs // 32)), CANARY, device=place.device)
-    workspace = make_projection_workspace(2**16, device=place.device)
+    workspace = make_projection_workspace(num_numbers=2**16, device=place.device)
     out = linear_add(
         x,
         weight,
@@ -123,7 +124,7 @@ def test_a_chain_started_early_gives_the_same(place: Any) -> None:
         pytest.skip("the interpreter starts nothing early")
     x, _, weight, _ = _tensors(place, 40, 1024, 1024)
     down = weight[:, :512].contiguous()
-    workspace = make_projection_workspace(2**20, device=place.device)
+    workspace = make_projection_workspace(device=place.device)
     outs = []
     for is_dependent in (False, True):
         hidden, squares = x.clone(), sum_squares_ref(x)
@@ -164,7 +165,7 @@ def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> Non
 
 def test_a_workspace_that_is_too_small_is_refused() -> None:
     x, weight, residual = torch.zeros(2, 64), torch.zeros(32, 64), torch.zeros(2, 32)
-    tile, workspace = replace(TILE, num_splits=2), make_projection_workspace(1023, device="cpu")
+    tile, workspace = replace(TILE, num_splits=2), make_projection_workspace(num_numbers=1023, device="cpu")
     with pytest.raises(ValueError, match="1 tiles of 1024 numbers are more than"):
         linear_add(x, weight, residual, workspace=workspace, tile=tile)
 
@@ -178,3 +179,25 @@ def test_squares_need_tiles_of_whole_chunks() -> None:
 def test_an_odd_number_of_gates_and_ups_is_refused() -> None:
     with pytest.raises(ValueError, match="even number of rows, gates and ups, but has 7"):
         norm_gate_up_silu(torch.zeros(1, 64), None, torch.zeros(7, 64), EPS)
+
+
+def test_tiles_by_rows_and_shape() -> None:
+    qkv, output, down = (choose_projection_tile(*size, num_rows=32) for size in SHAPES)
+    assert (qkv.block_rows, qkv.block_outputs, qkv.block_inputs) == (32, 32, 256)
+    assert (qkv.num_splits, output.num_splits, down.num_splits) == (1, 1, 4)
+    gated = choose_projection_tile(3072, 1024, num_rows=32, is_gated=True)
+    assert gated == ProjectionTile(block_rows=32, block_outputs=64, block_inputs=128, is_swapped=True)
+    assert choose_projection_tile(4096, 1024, num_rows=32, itemsize_bytes=4) == replace(qkv, block_inputs=128)
+    assert choose_projection_tile(4096, 1024, num_rows=10**6).block_rows == 128
+
+
+def test_every_tile_makes_squares_and_fits_the_workspace() -> None:
+    for num_rows in (1, 16, 17, 64, 65, 128, 129, 256, 257, 4096):
+        for num_outputs, num_inputs in SHAPES:
+            tile = choose_projection_tile(num_outputs, num_inputs, num_rows=num_rows)
+            assert tile.block_outputs % SQUARES_CHUNK == 0
+            if tile.num_splits > 1:
+                num_tiles = -(-num_rows // tile.block_rows) * -(-num_outputs // tile.block_outputs)
+                numbers = num_tiles * tile.block_rows * tile.block_outputs * tile.num_splits
+                assert num_tiles <= MAX_TILES
+                assert numbers <= MAX_SPLIT_NUMBERS
