@@ -138,7 +138,13 @@ _MORE_ROWS = _Tiles(
 
 
 def choose_projection_tile(
-    num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: bool = False, itemsize_bytes: int = 2
+    num_outputs: int,
+    num_inputs: int,
+    *,
+    num_rows: int,
+    is_gated: bool = False,
+    can_split: bool = True,
+    itemsize_bytes: int = 2,
 ) -> ProjectionTile:
     """Return the launch's shape: what measured best at the nearest of Qwen3-0.6B's.
 
@@ -147,6 +153,7 @@ def choose_projection_tile(
         num_inputs: of the weight.
         num_rows: of x.
         is_gated: whether gates and ups are multiplied.
+        can_split: whether programs may share the inputs of a tile.
         itemsize_bytes: of one weight: tiles of more than two bytes are shorter.
     """
     tiles = next((tiles for tiles in _TABLE if num_rows <= tiles.most_rows), _MORE_ROWS)
@@ -156,4 +163,8 @@ def choose_projection_tile(
         tile = tiles.wide
     else:
         tile = tiles.short if num_inputs <= 2048 else tiles.long
-    return replace(tile, block_inputs=tile.block_inputs // 2) if itemsize_bytes > 2 else tile
+    return replace(
+        tile,
+        num_splits=tile.num_splits if can_split else 1,
+        block_inputs=tile.block_inputs // 2 if itemsize_bytes > 2 else tile.block_inputs,
+    )

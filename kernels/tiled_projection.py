@@ -154,7 +154,12 @@ def _launch(
 ) -> torch.Tensor:
     (num_rows, num_inputs), num_outputs = x_RI.shape, out_RO.shape[1]
     tile = tile or choose_projection_tile(
-        num_outputs, num_inputs, num_rows=num_rows, is_gated=is_gated, itemsize_bytes=x_RI.itemsize
+        num_outputs,
+        num_inputs,
+        num_rows=num_rows,
+        is_gated=is_gated,
+        can_split=is_added,
+        itemsize_bytes=x_RI.itemsize,
     )
     num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
     num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)

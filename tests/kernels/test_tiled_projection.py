@@ -185,6 +185,7 @@ def test_tiles_by_rows_and_shape() -> None:
     qkv, output, down = (choose_projection_tile(*size, num_rows=32) for size in SHAPES)
     assert (qkv.block_rows, qkv.block_outputs, qkv.block_inputs) == (32, 32, 256)
     assert (qkv.num_splits, output.num_splits, down.num_splits) == (1, 1, 4)
+    assert choose_projection_tile(1024, 3072, num_rows=32, can_split=False).num_splits == 1
     gated = choose_projection_tile(3072, 1024, num_rows=32, is_gated=True)
     assert gated == ProjectionTile(block_rows=32, block_outputs=64, block_inputs=128, is_swapped=True)
     assert choose_projection_tile(4096, 1024, num_rows=32, itemsize_bytes=4) == replace(qkv, block_inputs=128)
