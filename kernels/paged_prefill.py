@@ -58,12 +58,10 @@ def paged_prefill(
         value_cache_NSKD: like key_cache_NSKD.
         block_table_LM: int32; a lane's block ids in order; columns past its context are never read.
         lanes_R: int32; each row's row of the table.
-        cu_seqlens_q: (R + 1,) int32; where in q_THD each row's tokens begin. Tokens of no row are
-            neither read nor written.
+        cu_seqlens_q: (R + 1,) int32; where in q_THD each row's tokens begin; others are left alone.
         seq_lens_R: int32; each row's context length, its new tokens included.
         scale: of the scores.
-        tiles: what the launch's programs compute; rows of no tile are left out. Made anew where None,
-            which waits for the device.
+        tiles: what the programs compute. Made anew where None, which waits for the device.
         fresh: where the new tokens' K and V are read instead of in the cache. See can_read_fresh.
         out: contiguous, like q_THD; new where None.
 

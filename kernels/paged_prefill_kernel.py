@@ -81,6 +81,41 @@ def _attend_fresh(
 
 
 @triton.jit
+def _attend_all_cached(
+    q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, num_seen_by_all, num_seen,
+    scale_log2, kv_head, BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fold the first num_seen cells of the cache in; whole tiles that all queries see need no mask."""
+    num_unmasked = num_seen_by_all // TILE * TILE
+    acc_QD, sum_Q, best_Q = _attend_cached(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, 0, num_unmasked,
+        scale_log2, kv_head, False, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+    return _attend_cached(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, num_unmasked, num_seen,
+        scale_log2, kv_head, True, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+
+
+@triton.jit
+def _attend_all_fresh(
+    q_QD, acc_QD, sum_Q, best_Q, query_Q, keys, values, first_token, num_seen_by_all, num_seen, scale_log2,
+    kv_head, HEAD_DIM: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Fold the row's first num_seen new tokens in, as _attend_all_cached does."""
+    num_unmasked = num_seen_by_all // TILE * TILE
+    acc_QD, sum_Q, best_Q = _attend_fresh(
+        q_QD, acc_QD, sum_Q, best_Q, query_Q, keys, values, first_token, 0, num_unmasked, scale_log2,
+        kv_head, False, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+    return _attend_fresh(
+        q_QD, acc_QD, sum_Q, best_Q, query_Q, keys, values, first_token, num_unmasked, num_seen, scale_log2,
+        kv_head, True, HEAD_DIM, TILE, NUM_STAGES,
+    )  # fmt: skip
+
+
+@triton.jit
 def paged_prefill_kernel(
     q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, cu_seqlens_ptr,
     seq_lens_ptr, tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
@@ -111,27 +146,16 @@ def paged_prefill_kernel(
     sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
     best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
     table_ptr += tl.load(lanes_ptr + row).to(tl.int64) * table_stride
-    num_seen_by_all = num_old if HAS_FRESH else num_old + first_query + 1
-    num_seen = num_old if HAS_FRESH else tl.minimum(num_old + first_query + TOKENS, seq_len)
-    num_unmasked = num_seen_by_all // TILE * TILE
-    acc_QD, sum_Q, best_Q = _attend_cached(
-        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, 0, num_unmasked,
-        scale_log2, kv_head, False, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
-    )  # fmt: skip
-    acc_QD, sum_Q, best_Q = _attend_cached(
-        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr, num_unmasked, num_seen,
-        scale_log2, kv_head, True, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+    num_new = tl.minimum(first_query + TOKENS, query_len)
+    acc_QD, sum_Q, best_Q = _attend_all_cached(
+        q_QD, acc_QD, sum_Q, best_Q, position_Q, key_ptr, value_ptr, table_ptr,
+        num_old if HAS_FRESH else num_old + first_query + 1, num_old if HAS_FRESH else num_old + num_new,
+        scale_log2, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
     if HAS_FRESH:
-        num_unmasked = (first_query + 1) // FRESH_TILE * FRESH_TILE
-        acc_QD, sum_Q, best_Q = _attend_fresh(
-            q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, 0, num_unmasked,
-            scale_log2, kv_head, False, HEAD_DIM, FRESH_TILE, NUM_STAGES,
-        )  # fmt: skip
-        acc_QD, sum_Q, best_Q = _attend_fresh(
-            q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, num_unmasked,
-            tl.minimum(first_query + TOKENS, query_len), scale_log2, kv_head, True, HEAD_DIM, FRESH_TILE,
-            NUM_STAGES,
+        acc_QD, sum_Q, best_Q = _attend_all_fresh(
+            q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, first_query + 1,
+            num_new, scale_log2, kv_head, HEAD_DIM, FRESH_TILE, NUM_STAGES,
         )  # fmt: skip
     out_at = out_ptr + (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
     tl.store(out_at, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)

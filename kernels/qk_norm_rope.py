@@ -21,28 +21,11 @@ __all__ = ["qk_norm_rope_store", "qk_norm_rope_store_kernel", "qk_norm_rope_stor
 
 @triton.jit
 def qk_norm_rope_store_kernel(
-    qkv_ptr,
-    positions_ptr,
-    cos_sin_ptr,
-    q_weight_ptr,
-    k_weight_ptr,
-    key_cache_ptr,
-    value_cache_ptr,
-    slot_mapping_ptr,
-    out_q_ptr,
-    qkv_stride,
-    cos_sin_stride,
-    out_stride,
-    eps,
-    H: tl.constexpr,
-    K: tl.constexpr,
-    D: tl.constexpr,
-    HEADS: tl.constexpr,
-    BLOCK_HALF: tl.constexpr,
-    HAS_NORM: tl.constexpr,
-    KEYS_IN_PLACE: tl.constexpr,
-    PDL: tl.constexpr,
-):
+    qkv_ptr, positions_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_cache_ptr, value_cache_ptr,
+    slot_mapping_ptr, out_q_ptr, qkv_stride, cos_sin_stride, out_stride, eps,
+    H: tl.constexpr, K: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, BLOCK_HALF: tl.constexpr,
+    HAS_NORM: tl.constexpr, KEYS_IN_PLACE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
     """One program: HEADS heads of one token, the lower and upper half of each as a tile."""
     HALF: tl.constexpr = D // 2
     token = tl.program_id(0).to(tl.int64)
@@ -50,12 +33,13 @@ def qk_norm_rope_store_kernel(
     column = tl.arange(0, BLOCK_HALF)[None, :]
     is_in = (head < H + 2 * K) & (column < HALF)
     is_q, is_v = head < H, head >= H + K
+    head_at = qkv_ptr + token * qkv_stride + head * D + column
     if HAS_NORM:
         weight_low, weight_high = _load_weights(q_weight_ptr, k_weight_ptr, is_q, column, HALF)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
-    low, high = _load_halves(qkv_ptr + token * qkv_stride + head * D + column, is_in, HALF)
+    low, high = _load_halves(head_at, is_in, HALF)
     position = tl.maximum(tl.load(positions_ptr + token), 0).to(tl.int64)  # padding's may be negative
     slot = tl.load(slot_mapping_ptr + token)
     cos, sin = _load_halves(cos_sin_ptr + position * cos_sin_stride + column, column < HALF, HALF)
@@ -63,14 +47,14 @@ def qk_norm_rope_store_kernel(
     if HAS_NORM:
         scale = 1.0 / tl.sqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / D + eps)[:, None]
         x_low, x_high = low * scale * weight_low, high * scale * weight_high
-    low = tl.where(is_v, low, x_low * cos - x_high * sin)
-    high = tl.where(is_v, high, x_high * cos + x_low * sin)
+    low, high = (
+        tl.where(is_v, low, x_low * cos - x_high * sin),
+        tl.where(is_v, high, x_high * cos + x_low * sin),
+    )
     _store_halves(out_q_ptr + token * out_stride + head * D + column, low, high, is_in & is_q, HALF)
     if KEYS_IN_PLACE:
-        is_k = is_in & (head >= H) & (head < H + K)
-        _store_halves(qkv_ptr + token * qkv_stride + head * D + column, low, high, is_k, HALF)
-    # slot is int64: slot * K * D passes 2**31 in a large cache.
-    cell = slot * (K * D) + (head - H) * D + column
+        _store_halves(head_at, low, high, is_in & (head >= H) & (head < H + K), HALF)
+    cell = slot * (K * D) + (head - H) * D + column  # int64 as slot is: it passes 2**31 in a large cache
     is_kv = is_in & (slot >= 0) & (head >= H)
     _store_halves(key_cache_ptr + cell, low, high, is_kv & (head < H + K), HALF)
     _store_halves(value_cache_ptr + cell - K * D, low, high, is_kv & is_v, HALF)
@@ -132,9 +116,8 @@ def qk_norm_rope_store(
         return out_q_THD
     block_half = triton.next_power_of_2(D // 2)
     heads, num_warps = choose_heads(num_tokens, num_all_heads, block_half)
-    strides = (qkv_TX.stride(0), cos_sin_PD.stride(0), out_q_THD.stride(0))
     qk_norm_rope_store_kernel[(num_tokens, triton.cdiv(num_all_heads, heads))](
-        *(*inputs, *outputs, *strides, eps),
+        *(*inputs, *outputs, qkv_TX.stride(0), cos_sin_PD.stride(0), out_q_THD.stride(0), eps),
         H=num_heads,
         K=num_kv_heads,
         D=D,
