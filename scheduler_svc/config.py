@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 _MIB = 1024 * 1024
 _MAX_STEPS_IN_FLIGHT = 4
+_MAX_LEASE_STEPS = 64
 _LEAST_SILENCE_SECONDS = 2.0
 
 
@@ -46,6 +47,8 @@ class SchedulerConfig:
     """Most tokens of one request, prompt and output. 0: the worker's limit, which this may only lower."""
     max_steps_in_flight: int = 2
     """Steps sent to the worker ahead of their results."""
+    max_lease_steps: int = 16
+    """Most tokens of each request in one step, where the worker is far away. 1: always one."""
     max_num_waiting: int = 4096
     """Requests that may wait for their first step; one more is refused as RESOURCE_EXHAUSTED."""
     max_message_mib: int = 64
@@ -73,6 +76,7 @@ class SchedulerConfig:
         self._check_range("port", 0, 65535)
         self._check_range("frontends", 1, 256)
         self._check_range("max_steps_in_flight", 1, _MAX_STEPS_IN_FLIGHT)
+        self._check_range("max_lease_steps", 1, _MAX_LEASE_STEPS)
         self._check_range("max_num_waiting", 1, 2**31 - 1)
         self._check_range("max_message_mib", 1, 2047)
         for option in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -6,6 +6,7 @@ stream, refuse the engine, die of a request; ``faults`` must be empty at the end
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,10 +30,22 @@ class _Epoch:
     steps: asyncio.Queue[pb.Step] = field(default_factory=asyncio.Queue)
     outgoing: asyncio.Queue[pb.RunStepsResponse | grpc.StatusCode] = field(default_factory=asyncio.Queue)
     num_in_flight: int = 0
+    arrivals_ns: deque[int] = field(default_factory=deque)
+    """When each unanswered step came."""
     taken_over_by: int = 0
     """Leases before this step end."""
     due_seconds: float = 0.0
     """When the last step ended, on the event loop's clock."""
+
+
+@dataclass(slots=True)
+class LeaseCounts:
+    """What became of leases, since the start."""
+
+    num_begun: int = 0
+    num_ended_early: int = 0
+    num_take_overs: int = 0
+    """Steps that came and take over."""
 
 
 class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
@@ -62,15 +75,18 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self.hellos: list[pb.EngineHello] = []
         self.num_steps = 0
         self.num_tokens = 0
-        self.num_leases = 0
-        self.num_leases_ended_early = 0
+        self.seems_far_away = False
+        """Whether all the time that the engine waits seems to be the link's, so that it sends leases."""
+        self.leases = LeaseCounts()
         self.num_heartbeats = 0
         """Heartbeats that came from the engine."""
         self.max_num_in_flight = 0
         """The most steps that were unanswered at once."""
         self.may_run = asyncio.Event()
-        """Steps wait while this is not set."""
+        """Steps, and iterations of leases, wait while this is not set."""
         self.may_run.set()
+        self.is_held = False
+        """Whether a step or iteration waits so now."""
         self.killing_token_id: int | None = None
         """A step that admits a request whose first token is this one breaks the stream."""
         self.checks_hello = True
@@ -107,6 +123,11 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         """Send something, right or wrong."""
         assert self._epoch is not None, "no stream"
         self._epoch.outgoing.put_nowait(message)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Steps that are unanswered."""
+        return 0 if self._epoch is None else self._epoch.num_in_flight
 
     @property
     def num_lanes_held(self) -> int:
@@ -157,11 +178,13 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 self.num_heartbeats += 1
                 continue
             epoch.num_in_flight += 1
+            epoch.arrivals_ns.append(time.monotonic_ns())
             self.max_num_in_flight = max(self.max_num_in_flight, epoch.num_in_flight)
             most = self.limits.max_steps_in_flight + request.step.take_over
             if not request.HasField("step") or epoch.num_in_flight > most:
                 self._fail(epoch, "no step, or too many steps in flight")
             if request.step.take_over:
+                self.leases.num_take_overs += 1
                 epoch.taken_over_by = request.step.step_id
             epoch.steps.put_nowait(request.step)
 
@@ -170,14 +193,14 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             if epoch.steps.empty():  # else the next step began when the last one ended
                 epoch.due_seconds = 0.0
             step = await epoch.steps.get()
-            await self.may_run.wait()
+            await self._pass_gate()
             if self._is_killed_by(step):
                 epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
                 return
             try:
                 if step.num_steps > 1:
                     epoch.lanes.begin_lease(step)
-                    self.num_leases += 1
+                    self.leases.num_begun += 1
                 is_last, iteration = False, 0
                 while not is_last:
                     is_last = await self._run_iteration(step, iteration, epoch)
@@ -186,21 +209,31 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 self._fail(epoch, f"step {step.step_id}: {fault}")
                 return
             epoch.num_in_flight -= 1
+            epoch.arrivals_ns.popleft()
+
+    async def _pass_gate(self) -> None:
+        self.is_held = not self.may_run.is_set()
+        await self.may_run.wait()
+        self.is_held = False
 
     async def _run_iteration(self, step: pb.Step, iteration: int, epoch: _Epoch) -> bool:
         """Send the next result of a step or lease; tell whether it is the last."""
         now_seconds = asyncio.get_running_loop().time
+        await self._pass_gate()
         if step.num_steps > 1 and step.step_id < epoch.taken_over_by:
-            self.num_leases_ended_early += 1
+            self.leases.num_ended_early += 1
             result = ended_lease(step, iteration)
         else:
             if self.step_seconds:
                 epoch.due_seconds = (epoch.due_seconds or now_seconds()) + self.step_seconds
                 await asyncio.sleep(epoch.due_seconds - now_seconds())
-            is_lease = step.num_steps > 1
+            start_ns, is_lease = time.monotonic_ns(), step.num_steps > 1
             result = epoch.lanes.next_iteration(step, iteration) if is_lease else epoch.lanes.apply(step)
+            result.busy_time_ns = int(1e9 * self.step_seconds) or time.monotonic_ns() - start_ns
         self.num_steps += result.num_iterations
         self.num_tokens += int((np.frombuffer(result.token_ids, "<i4") >= 0).sum())
+        if not self.seems_far_away:
+            result.held_time_ns = time.monotonic_ns() - epoch.arrivals_ns[0]
         epoch.outgoing.put_nowait(pb.RunStepsResponse(result=result))
         return bool(result.is_last)
 

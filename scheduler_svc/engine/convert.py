@@ -65,6 +65,7 @@ def facts_from_pb(hello: pb.WorkerHello) -> WorkerFacts:
         max_num_batched_tokens=hello.max_num_batched_tokens,
         max_model_len=hello.max_model_len,
         max_steps_in_flight=hello.max_steps_in_flight,
+        max_lease_steps=hello.max_lease_steps,
         device=hello.device,
         dtype=hello.dtype,
         attention_backend=hello.attention_backend,

@@ -195,6 +195,9 @@ def _worker_to_pb(worker: WorkerStatus) -> public_pb.WorkerState:
         num_steps_in_flight=worker.num_steps_in_flight,
         num_steps=worker.num_steps,
         num_epochs_lost=worker.num_epochs_lost,
+        device_idle_ratio=worker.device_idle_ratio,
+        decode_time_ns=worker.decode_time_ns,
+        round_trip_time_ns=worker.round_trip_time_ns,
     )
     if worker.facts is not None:
         message.worker_epoch = worker.facts.worker_epoch

@@ -94,13 +94,14 @@ class WorkerGroup:
     def fold(self, result: StepResult) -> StepOutputs:
         """Fold the oldest step's result."""
         assert self.is_serving, "a result needs a worker"
-        self._num_steps += 1
+        self._num_steps += result.num_iterations
         return self.core.update(result)
 
     def pump(self, on_admission: Callable[[Admission], None]) -> None:
-        """Plan and send steps while the link has credits and the core has work."""
-        while self.is_serving and self._link.has_credit:
-            plan = self.core.schedule()
+        """Plan and send steps while the link has credits, or leases are to end, and the core has work."""
+        link = self._link
+        while self.is_serving and (link.has_credit or (link.may_take_over and self.core.is_take_over_due)):
+            plan = self.core.schedule(num_steps=link.lease_length)
             if plan is None:
                 return
             self._link.send(plan)
@@ -128,4 +129,7 @@ class WorkerGroup:
             num_steps_in_flight=self._link.num_steps_in_flight,
             num_steps=self._num_steps,
             num_epochs_lost=self._num_epochs_lost,
+            device_idle_ratio=self._link.pace.idle_ratio,
+            decode_time_ns=round(1e9 * self._link.pace.decode_seconds),
+            round_trip_time_ns=round(1e9 * self._link.pace.round_trip_seconds),
         )

@@ -97,6 +97,7 @@ def link_options_of(config: SchedulerConfig) -> tuple[LinkOptions, ...]:
             group=group,
             address=address,
             max_steps_in_flight=config.max_steps_in_flight,
+            max_lease_steps=config.max_lease_steps,
             step_limits=step_limits,
             silence_seconds=config.silence_limit_seconds,
         )

@@ -28,6 +28,15 @@ class _SentStep:
     """Iterations answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredStep:
+    """What measurements need of a step that was answered, if only in part."""
+
+    seconds_since_sent: float
+    is_decode: bool
+    """Whether its rows compute one token each."""
+
+
 class StepsInFlight:
     """The steps of one epoch, oldest first."""
 
@@ -55,11 +64,8 @@ class StepsInFlight:
             )
         )
 
-    def take_answer(self, result: StepResult, now_seconds: float) -> float:
+    def take_answer(self, result: StepResult, now_seconds: float) -> "AnsweredStep":
         """Match a result with the oldest step, which with its last one is in flight no more.
-
-        Returns:
-            Seconds since the step was sent.
 
         Raises:
             EpochEndedError: if it does not answer that step.
@@ -89,7 +95,9 @@ class StepsInFlight:
             )
         if result.is_last:
             self._steps.popleft()
-        return now_seconds - expected.sent_seconds
+        return AnsweredStep(
+            seconds_since_sent=now_seconds - expected.sent_seconds, is_decode=expected.size.is_decode
+        )
 
     def _check_iterations(self, result: StepResult, expected: _SentStep) -> None:
         """Take the iterations told as the next ones of their step."""

@@ -35,6 +35,7 @@ class WorkerFacts:
     max_num_batched_tokens: int
     max_model_len: int
     max_steps_in_flight: int
+    max_lease_steps: int
     device: str
     dtype: str
     attention_backend: str
@@ -213,7 +214,11 @@ class WorkerStatus:
     """None before its first worker came."""
     num_steps_in_flight: int
     num_steps: int
+    """Iterations of leases counted one by one."""
     num_epochs_lost: int
+    device_idle_ratio: float = 0.0
+    decode_time_ns: int = 0
+    round_trip_time_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

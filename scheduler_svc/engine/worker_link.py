@@ -5,7 +5,8 @@ when the oldest step takes too long, or when the worker breaks the protocol. The
 again, for ever. Rules:
 
 - One writer: everything to the worker goes through one queue, nobody ever waits for the stream.
-- A step costs a credit, its result gives it back; results match a FIFO of what was sent.
+- A step costs a credit, its last result gives it back; results match a FIFO of what was sent. One
+  step that takes over leases needs no credit.
 - A worker that refuses us, or that we refuse, is told as such and tried again: another may come.
 - So is one that a newer engine has taken: it takes us again a while after that engine has gone. The
   fencing number stays: two engines that outbid each other would never finish a step.
@@ -29,6 +30,7 @@ from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.types import CoreLimits
 from scheduler_svc.engine import convert
 from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.pace import WorkerPace
 from scheduler_svc.engine.step_clock import StepClock, StepLimits
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
 from scheduler_svc.engine.tasks import run_until_first
@@ -62,6 +64,8 @@ class LinkOptions:
     """Number of the worker group, which every event carries."""
     address: str
     max_steps_in_flight: int
+    max_lease_steps: int
+    """The most iterations of one step."""
     step_limits: StepLimits
     """How long a step may be the oldest in flight."""
     silence_seconds: float
@@ -106,6 +110,9 @@ class WorkerLink:
         self._outgoing: _Outgoing = asyncio.Queue()
         clock = StepClock(self._options.step_limits)
         self._steps = StepsInFlight(self._expected.vocab_size, clock)
+        self.pace = WorkerPace()
+        """How fast the worker and the link are, as measured in this epoch."""
+        self._max_lease_steps = 1
         self._last_heard_seconds = time.monotonic()
 
     @property
@@ -123,9 +130,22 @@ class WorkerLink:
         """Whether a step may be sent now."""
         return self._is_up and len(self._steps) < self._options.max_steps_in_flight
 
+    @property
+    def may_take_over(self) -> bool:
+        """Whether a step that takes over leases may be sent now, with a credit or without."""
+        return self._is_up and len(self._steps) <= self._options.max_steps_in_flight
+
+    @property
+    def lease_length(self) -> int:
+        """Iterations that a step of decodes should have."""
+        return self.pace.lease_length(
+            num_credits=self._options.max_steps_in_flight, most=self._max_lease_steps
+        )
+
     def send(self, plan: StepPlan) -> None:
-        """Send one step; needs a credit and never waits."""
-        assert self.has_credit, f"step {plan.step_id} has no credit"
+        """Send one step; needs a credit, unless it takes over, and never waits."""
+        may_send = self.may_take_over if plan.takes_over else self.has_credit
+        assert may_send, f"step {plan.step_id} has no credit"
         self._steps.add(plan, time.monotonic())
         self._outgoing.put_nowait(convert.plan_to_pb(plan))
 
@@ -229,6 +249,7 @@ class WorkerLink:
             limits.max_num_batched_tokens,
             limits.max_model_len,
         )
+        self._max_lease_steps = max(1, min(self._options.max_lease_steps, facts.max_lease_steps))
         self._is_up = True
         self._reason = ""
         self._post(WorkerUp(group=self._options.group, facts=facts, limits=limits))
@@ -238,7 +259,13 @@ class WorkerLink:
             result = convert.result_from_pb(message)
         except ValueError as error:
             raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
-        self._steps.take_answer(result, time.monotonic())
+        step = self._steps.take_answer(result, time.monotonic())
+        self.pace.note_result(
+            busy_seconds=message.busy_time_ns / 1e9,
+            idle_seconds=message.idle_time_ns / 1e9,
+            num_decodes=message.num_iterations if step.is_decode else 0,
+        )
+        self.pace.note_round_trip(step.seconds_since_sent - message.held_time_ns / 1e9)
         for part in result.parts():
             self._post(ResultArrived(group=self._options.group, result=part))
 

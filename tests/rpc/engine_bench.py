@@ -27,6 +27,8 @@ from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import REPEAT_SECONDS, Waits
 from scheduler_svc.engine.worker_link import WorkerLink
 
+DEFAULTS: dict[str, Any] = {"check_invariants": True, "max_lease_steps": 1}
+"""Steps can be counted where there are no leases, which the stand-in's short steps would bring about."""
 LIMIT_SECONDS = 10.0
 """How long any wait in these tests may take."""
 IDENTITY = ModelIdentity(config_hash="c0ffee", vocab_size=1000, tokenizer_hash="")
@@ -109,7 +111,7 @@ def bench_engine(
         repeat_seconds: how often requests are told that they wait for a worker.
         options: fields of SchedulerConfig.
     """
-    config = SchedulerConfig(model="unused", worker=worker_addresses, **{"check_invariants": True, **options})
+    config = SchedulerConfig(model="unused", worker=worker_addresses, **(DEFAULTS | options))
     quick = {"first_backoff_seconds": 0.01, "max_backoff_seconds": 0.05, **(link or {})}
     link_options = [replace(one, **quick) for one in link_options_of(config)]
     return make_engine(config, IDENTITY, link_options=link_options, waits=Waits(repeat_seconds))

@@ -205,6 +205,9 @@ def test_model_info_and_state(client: StepwireClient) -> None:
         num_cached_blocks=35,
         kv_cache_usage_ratio=0.25,
         num_epochs_lost=4,
+        device_idle_ratio=0.125,
+        decode_seconds=0.004,
+        round_trip_seconds=0.0005,
     )
     assert (state.workers[1].is_serving, state.workers[1].reason) == (False, "connection refused")
 

@@ -33,7 +33,15 @@ def test_info_is_told() -> None:
 
 def test_the_state_of_each_group_is_told_and_all_counts_together() -> None:
     up = WorkerStatus(
-        info=UP, facts=None, core=_counts(1), num_steps_in_flight=2, num_steps=7, num_epochs_lost=3
+        info=UP,
+        facts=None,
+        core=_counts(1),
+        num_steps_in_flight=2,
+        num_steps=7,
+        num_epochs_lost=3,
+        device_idle_ratio=0.25,
+        decode_time_ns=4_000_000,
+        round_trip_time_ns=600_000,
     )
     down = WorkerStatus(
         info=DOWN, facts=None, core=None, num_steps_in_flight=0, num_steps=0, num_epochs_lost=0
@@ -53,6 +61,9 @@ def test_the_state_of_each_group_is_told_and_all_counts_together() -> None:
         num_steps_in_flight=2,
         num_steps=7,
         num_epochs_lost=3,
+        device_idle_ratio=0.25,
+        decode_time_ns=4_000_000,
+        round_trip_time_ns=600_000,
     )
     assert told.workers[1] == public_pb.WorkerState(address="b:1", reason="gone")
     assert (told.num_waiting, told.num_running, told.num_preemptions_total) == (10, 11, 21)

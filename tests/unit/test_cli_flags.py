@@ -197,6 +197,7 @@ def test_the_state_as_a_table() -> None:
         num_preempted=3,
         kv_cache_usage_ratio=0.925,
         num_epochs_lost=6,
+        device_idle_ratio=0.125,
     )
     state = ServerState(
         num_waiting=1,
@@ -218,16 +219,17 @@ def test_the_state_as_a_table() -> None:
     console.print(render(state, tokens_per_second=1234.4))
     assert isinstance(console.file, io.StringIO)
     lines = [" ".join(line.split()) for line in console.file.getvalue().splitlines()]
-    assert lines[:6] == [
+    assert lines[:7] == [
         "up 1:02:03",
         "requests 2 running, 1 waiting, 3 preempted, 7 finished",
         "KV cache 92.5% of 1,000 blocks; 35 cached, 40 free",
         "prompt tokens 1,000, 60.0% from the prefix cache",
         "output tokens 2,000 (1,234/s)",
         "preemptions 8",
+        "devices idle none serves",
     ]
     words = "│ h:1 │ down: [Errno 111] refused │ cpu │ torch │ 1,234 │ 2 │ 2 │ 4 │ 92% │ 6 │"
-    assert words in lines[6:]
+    assert words in lines[7:]
 
 
 @pytest.mark.parametrize("command", ["serve", "generate", "chat", "state", "bench"])

@@ -1,5 +1,7 @@
 """Steps in flight: answers in order, of the right size, in the vocabulary, and in time."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -97,3 +99,51 @@ def test_time_in_which_the_engine_stood_still_is_forgiven() -> None:
     steps.check_age(1560.0)
     with pytest.raises(EpochEndedError, match="step 1 took over 60 s"):
         steps.check_age(1560.1)
+
+
+def _lease(step_id: int, num_steps: int, num_rows: int) -> StepPlan:
+    plan = _plan(step_id, *[True] * num_rows)
+    return replace(plan, num_steps=num_steps, row_num_tokens=np.full(num_rows, num_steps, np.int32))
+
+
+def _told(
+    iteration: int, num_iterations: int, *token_ids: int, is_last: bool = False, step_id: int = 1
+) -> StepResult:
+    return replace(
+        _result(step_id, *token_ids), iteration=iteration, num_iterations=num_iterations, is_last=is_last
+    )
+
+
+def test_a_lease_is_in_flight_until_its_last_answer() -> None:
+    steps = _steps()
+    steps.add(_lease(1, 4, 2), 1.0)
+    assert steps.take_answer(_told(0, 1, 5, 6), 1.5).seconds_since_sent == 0.5
+    steps.take_answer(_told(1, 2, 5, -1, 6, -1), 2.0)
+    assert len(steps) == 1
+    steps.take_answer(_told(3, 0, is_last=True), 2.0)
+    assert len(steps) == 0
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (_told(1, 1, 5), "told 1 iterations of step 1 from 1 on, but 0 of 3 were told before"),
+        (_told(0, 4, 5, 5, 5, 5, is_last=True), "told 4 iterations of step 1 from 0 on"),
+        (_told(0, 3, 5, 5, 5), "told 3 iterations of step 1 from 0 on"),
+        (_told(0, 0), "told 0 iterations of step 1 from 0 on"),
+        (_told(0, 2, 5), "answered step 1 with 1 tokens, but 2 were asked for"),
+        (_told(0, 1, -2), "answered step 1 with a token outside the vocabulary"),
+    ],
+)
+def test_an_answer_that_does_not_fit_its_lease_is_refused(result: StepResult, message: str) -> None:
+    steps = _steps()
+    steps.add(_lease(1, 3, 1), 0.0)
+    with pytest.raises(EpochEndedError, match=message):
+        steps.take_answer(result, 0.0)
+
+
+def test_a_step_that_is_no_lease_has_one_answer() -> None:
+    steps = _steps()
+    steps.add(_plan(1, True), 0.0)
+    with pytest.raises(EpochEndedError, match="told 1 iterations of step 1 from 0 on"):
+        steps.take_answer(_told(0, 1, 5), 0.0)

@@ -99,3 +99,7 @@ class StepResult:
     num_iterations: int = 1
     """0 where there is only to tell that a lease ended before its ``iteration``."""
     is_last: bool = True
+    busy_time_ns: int = 0
+    """How long the device computed it."""
+    idle_time_ns: int = 0
+    """How long the device had nothing to do before that, while lanes were held."""

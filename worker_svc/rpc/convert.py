@@ -75,6 +75,8 @@ def result_to_proto(result: StepResult) -> pb.StepResult:
         iteration=result.iteration,
         num_iterations=result.num_iterations,
         is_last=result.is_last,
+        busy_time_ns=result.busy_time_ns,
+        idle_time_ns=result.idle_time_ns,
     )
     if (logprobs := result.sampled.logprobs) is not None:
         message.logprob_counts = logprobs.counts.astype("<i4", copy=False).tobytes()

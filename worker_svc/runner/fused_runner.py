@@ -5,6 +5,7 @@ through another. Knows nothing about steps, lanes' lengths or streams.
 Legend: W int32 words.
 """
 
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,6 +16,7 @@ from worker_svc.batch.padding import DecodeLayout, choose_batch_size, write_deco
 from worker_svc.batch.step import Admission, Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
+from worker_svc.runner.device_times import EventClock
 from worker_svc.runner.interface import LaunchedStep
 from worker_svc.runner.mixed_step import MixedStep
 from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
@@ -47,6 +49,7 @@ class FusedModelRunner:
         self._decode = DecodeStep(parts)
         self._mixed = MixedStep(parts, has_graphs=has_graphs)
         self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
+        self._clock = EventClock(NUM_RESULT_BUFFERS) if parts.device.type == "cuda" else None
         self._graphs: CudaGraphs[tuple[int, SamplingFlavour]] | None = None
         """By batch size and flavour."""
         if has_graphs:
@@ -55,6 +58,8 @@ class FusedModelRunner:
     @torch.inference_mode()
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
         """Queue the step on the device; see ModelRunner."""
+        if self._clock is not None:
+            self._clock.begin()
         if admissions:
             self._parts.tables.admit(admissions)
             self._parts.sampler.admit(admissions)
@@ -123,4 +128,5 @@ class FusedModelRunner:
                 token_ids_RK=sampler.logprob_ids_RK[:num_rows],
                 values_RK=sampler.logprobs_RK[:num_rows],
             )
-        return self._results.download(self._parts.token_ids_R[:num_rows], logprobs)
+        step = self._results.download(self._parts.token_ids_R[:num_rows], logprobs)
+        return step if self._clock is None else replace(step, timing=self._clock.end())

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.step import Admission, SampledTokens
+from worker_svc.runner.device_times import DeviceTimes
 
 
 class LaunchedStep(Protocol):
@@ -18,6 +19,9 @@ class LaunchedStep(Protocol):
 
     def wait_until_computed(self) -> None:
         """Wait until ``wait`` need not. Callable from any thread, and beside ``wait``."""
+
+    def device_times(self) -> DeviceTimes | None:
+        """Tell the step's times on the device, after ``wait``; None where the host's clock tells them."""
 
 
 class ModelRunner(Protocol):

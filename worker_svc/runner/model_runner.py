@@ -38,6 +38,9 @@ class EagerStep:
         """Wait for the device; see LaunchedStep."""
         self.token_ids_R.cpu()
 
+    def device_times(self) -> None:
+        """Leave it to the host's clock; see LaunchedStep."""
+
 
 class EagerModelRunner:
     """A ModelRunner that launches every operation of a step by itself."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from worker_svc.batch.step import Int32Array, Logprobs, SampledTokens
+from worker_svc.runner.device_times import DeviceTimes, StepTiming
 from worker_svc.runner.staging import Event, make_event
 
 
@@ -58,6 +59,11 @@ class DownloadingStep:
     buffer: ResultBuffer
     num_rows: int
     logprobs: DeviceLogprobs | None
+    timing: StepTiming | None = None
+
+    def device_times(self) -> DeviceTimes | None:
+        """Read the events around the step; see LaunchedStep."""
+        return None if self.timing is None else self.timing.read()
 
     def wait(self) -> SampledTokens:
         """Wait for this step's copies; see LaunchedStep."""
@@ -83,6 +89,10 @@ class EmptyStep:
 
     def wait_until_computed(self) -> None:
         """Wait for nothing."""
+
+    def device_times(self) -> DeviceTimes:
+        """Tell nothing: what it takes is part of the next step; see EventClock."""
+        return DeviceTimes(busy_ns=0, idle_ns=0)
 
 
 class ResultRing:

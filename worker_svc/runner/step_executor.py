@@ -16,6 +16,7 @@ from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lease import Lease
 from worker_svc.batch.sequence_table import SequenceTable, StepRows
 from worker_svc.batch.step import SampledTokens, Step, StepResult
+from worker_svc.runner.device_times import DeviceTimes, HostClock
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
 
 _NO_TOKENS = SampledTokens(token_ids=np.empty(0, np.int32))
@@ -30,6 +31,9 @@ class PendingStep:
     launched: LaunchedStep
     tell: Callable[[SampledTokens], SampledTokens]
     """Turns what the device sampled into what the engine is told. Called once, in order."""
+    clock: HostClock
+    is_awaited: bool
+    """Whether lanes were held before it: else nobody minds that the device was idle."""
     iteration: int = 0
     num_iterations: int = 1
     is_last: bool = True
@@ -37,10 +41,14 @@ class PendingStep:
     def finish(self) -> StepResult:
         """Wait for the step's tokens."""
         sampled = self.tell(self.launched.wait())
+        end_time_ns = time.perf_counter_ns()
+        times = self.launched.device_times() or self.clock.times(self.start_time_ns, end_time_ns)
         return StepResult(
             step_id=self.step_id,
             sampled=sampled,
-            step_time_ns=time.perf_counter_ns() - self.start_time_ns,
+            step_time_ns=end_time_ns - self.start_time_ns,
+            busy_time_ns=times.busy_ns,
+            idle_time_ns=times.idle_ns if self.is_awaited else 0,
             iteration=self.iteration,
             num_iterations=self.num_iterations,
             is_last=self.is_last,
@@ -58,6 +66,10 @@ class NothingLaunched:
     def wait_until_computed(self) -> None:
         """Wait for nothing."""
 
+    def device_times(self) -> DeviceTimes:
+        """Tell that it took nothing."""
+        return DeviceTimes(busy_ns=0, idle_ns=0)
+
 
 class StepExecutor:
     """The sequence table and the runner of one worker."""
@@ -67,6 +79,7 @@ class StepExecutor:
         """What steps may ask for."""
         self._table = SequenceTable(limits)
         self._runner = runner
+        self._clock = HostClock()
 
     @property
     def num_steps_ahead(self) -> int:
@@ -89,11 +102,16 @@ class StepExecutor:
             ProtocolError: if the step breaks the rules of the stream; the epoch is over then.
         """
         assert step.num_steps == 1, "a lease is begun"
-        start_time_ns = time.perf_counter_ns()
+        start_time_ns, is_awaited = time.perf_counter_ns(), self.num_lanes_held > 0
         rows = self._table.apply(step)
         launched = self._runner.launch(InputBatch(self._table, rows), step.admissions)
         return PendingStep(
-            step_id=step.step_id, start_time_ns=start_time_ns, launched=launched, tell=self._noting_ends(rows)
+            step_id=step.step_id,
+            start_time_ns=start_time_ns,
+            launched=launched,
+            tell=self._noting_ends(rows),
+            clock=self._clock,
+            is_awaited=is_awaited,
         )
 
     def begin_lease(self, step: Step) -> Lease:
@@ -115,6 +133,8 @@ class StepExecutor:
             start_time_ns=start_time_ns,
             launched=self._runner.launch(InputBatch(self._table, iteration.rows), ()),
             tell=iteration.told,
+            clock=self._clock,
+            is_awaited=True,
             iteration=iteration.number,
             is_last=lease.is_complete,
         )
@@ -129,6 +149,8 @@ class StepExecutor:
             start_time_ns=time.perf_counter_ns(),
             launched=launched or NothingLaunched(),
             tell=lambda _: _NO_TOKENS,
+            clock=self._clock,
+            is_awaited=True,
             iteration=lease.num_iterations,
             num_iterations=0,
         )

@@ -81,6 +81,8 @@ def render(state: ServerState, *, tokens_per_second: float | None) -> Group:
     )
     counts.add_row("output tokens", f"{state.num_output_tokens_total:,}{rate}")
     counts.add_row("preemptions", f"{state.num_preemptions_total:,}")
+    idle = ", ".join(f"{worker.device_idle_ratio:.0%}" for worker in state.workers if worker.is_serving)
+    counts.add_row("devices idle", idle or "none serves")
     return Group(counts, _worker_table(state))
 
 

@@ -149,6 +149,9 @@ def _decode_worker(message: service_pb.WorkerState) -> WorkerState:
         num_cached_blocks=message.num_cached_blocks,
         kv_cache_usage_ratio=message.kv_cache_usage_ratio,
         num_epochs_lost=message.num_epochs_lost,
+        device_idle_ratio=message.device_idle_ratio,
+        decode_seconds=message.decode_time_ns / 1e9,
+        round_trip_seconds=message.round_trip_time_ns / 1e9,
     )
 
 

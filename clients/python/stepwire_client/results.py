@@ -138,6 +138,12 @@ class WorkerState:
     kv_cache_usage_ratio: float = 0.0
     num_epochs_lost: int = 0
     """How often its worker was lost."""
+    device_idle_ratio: float = 0.0
+    """Share of its time, lately, in which the device had nothing to do though requests were running."""
+    decode_seconds: float = 0.0
+    """What one step of decodes takes the device, lately."""
+    round_trip_seconds: float = 0.0
+    """What a step and its result are on their way for, lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
