@@ -176,20 +176,26 @@ def _launch(
         *(x_RI.stride(0), out_RO.stride(0), num_rows, eps),
         I=num_inputs,
         O=num_outputs,
-        BLOCK_R=tile.block_rows,
-        BLOCK_O=tile.block_outputs,
-        BLOCK_I=tile.block_inputs,
-        SPLITS=tile.num_splits,
-        STAGES=tile.num_stages,
-        IS_SWAPPED=tile.is_swapped,
         IS_TMA=is_tma,
         IS_READ_AHEAD=is_aligned,
         IS_GATED=is_gated,
         IS_ADDED=is_added,
-        num_warps=tile.num_warps,
+        **_constants(tile),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out_RO
+
+
+def _constants(tile: ProjectionTile) -> dict[str, Any]:
+    return {
+        "BLOCK_R": tile.block_rows,
+        "BLOCK_O": tile.block_outputs,
+        "BLOCK_I": tile.block_inputs,
+        "SPLITS": tile.num_splits,
+        "STAGES": tile.num_stages,
+        "IS_SWAPPED": tile.is_swapped,
+        "num_warps": tile.num_warps,
+    }
 
 
 def _squares(x_RI: torch.Tensor, squares_RJ: torch.Tensor | None, is_dependent: bool) -> torch.Tensor:
