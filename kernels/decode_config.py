@@ -6,15 +6,22 @@ about what the kernel computes.
 Shapes: X numbers in a flat buffer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
+MIN_TILE_SIZE = 16
 TARGET_PROGRAMS = 512
 """About four programs on each of an H200's 132 multiprocessors: 32 rows of 640 tokens take 30 us with 2
 splits, 33 with 4 (benchmarks/kernels/paged_decode.py --tune)."""
 MAX_SPLITS = 16
 """More would cost the joining program more than they save the others."""
+MAX_FUSED_PAIRS = 256
+"""Most rows times KV heads for which qkv_decode beats qk_norm_rope_store and paged_decode. In us within a
+layer of Qwen3-0.6B, 128 to 640 tokens a row, on an H200: 10.4 to 14.0 at 8 rows, 20.5 to 23.1 at 32; at 128
+rows 91 to 86, as each of many programs makes its heads ready before it can attend."""
+MAX_TILE_BYTES = 2**14
+"""Of K, in qkv_decode: three of K and V on their way at once fit a multiprocessor twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,29 @@ class DecodeWorkspace:
     """int32; rows * KV heads numbers, all 0 between launches: the last split puts its own back."""
 
 
+def _config(
+    num_splits: int, tile_size: int, num_warps: int, num_stages: int, least_cells: int
+) -> DecodeConfig:
+    return DecodeConfig(
+        num_splits=num_splits,
+        tile_size=tile_size,
+        num_warps=num_warps,
+        num_stages=num_stages,
+        min_split_tiles=least_cells // tile_size,
+    )
+
+
+_QKV_CONFIGS = (
+    (8, _config(32, 32, 4, 3, 32)),
+    (32, _config(16, 64, 4, 4, 64)),
+    (64, _config(8, 64, 4, 3, 128)),
+    (128, _config(2, 64, 4, 3, 256)),
+    (256, _config(2, 64, 4, 3, 512)),
+)
+"""By the most rows times KV heads: splits, tile size, warps, stages, and the least cells of a split."""
+_QKV_CONFIG_MANY = _config(1, 16, 1, 4, 16)
+
+
 def choose_decode_config(
     num_rows: int,
     max_context_len: int,
@@ -66,7 +96,7 @@ def choose_decode_config(
     # A gather over small blocks gains from wider tiles where a program reads many of them.
     is_wide = block_size % 64 != 0 and num_splits == 1
     tile_size = 128 if is_wide else 64
-    while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
+    while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > 2**15:
         tile_size //= 2
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
@@ -80,17 +110,28 @@ def choose_qkv_decode_config(
     max_context_len: int,
     *,
     num_kv_heads: int,
-    block_size: int,
     bytes_per_cell: int,
 ) -> DecodeConfig:
-    """Choose a launch's shape for qkv_decode; see choose_decode_config."""
-    return choose_decode_config(
-        num_rows,
-        max_context_len,
-        num_kv_heads=num_kv_heads,
-        block_size=block_size,
-        bytes_per_cell=bytes_per_cell,
+    """Choose a launch's shape for qkv_decode; see choose_decode_config.
+
+    What measured best on an H200 at Qwen3-0.6B's heads over rows of 128 to 640 tokens, and of 3,000 and more
+    where there are few (benchmarks/kernels/qkv_decode.py --tune).
+    """
+    num_pairs = num_rows * num_kv_heads
+    config = next(
+        (config for most_pairs, config in _QKV_CONFIGS if num_pairs <= most_pairs), _QKV_CONFIG_MANY
     )
+    num_splits, tile_size, min_split_tiles = config.num_splits, config.tile_size, config.min_split_tiles
+    while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > MAX_TILE_BYTES:
+        tile_size, min_split_tiles = tile_size // 2, 2 * min_split_tiles
+    while num_splits > 1 and (num_splits // 2) * tile_size * min_split_tiles >= max_context_len:
+        num_splits //= 2
+    return replace(config, num_splits=num_splits, tile_size=tile_size, min_split_tiles=min_split_tiles)
+
+
+def fuses_decode(num_rows: int, num_kv_heads: int) -> bool:
+    """Whether qkv_decode is the faster way for so many decode rows."""
+    return num_rows * num_kv_heads <= MAX_FUSED_PAIRS
 
 
 def make_decode_workspace(

@@ -77,12 +77,11 @@ def _check(
 
 def qkv_decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor) -> DecodeConfig:
     """Choose the configuration for rows over this cache; see choose_qkv_decode_config."""
-    block_size, num_kv_heads, head_dim = cache_NSKD.shape[1:]
+    num_kv_heads, head_dim = cache_NSKD.shape[2:]
     return choose_qkv_decode_config(
         num_rows,
         max_context_len,
         num_kv_heads=num_kv_heads,
-        block_size=block_size,
         bytes_per_cell=triton.next_power_of_2(head_dim) * cache_NSKD.element_size(),
     )
 

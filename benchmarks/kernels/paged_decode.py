@@ -10,7 +10,6 @@ it is installed and takes the block size. Knows nothing about the model around i
 import argparse
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,63 +19,26 @@ import triton
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu_timing import Launch, describe_card, graph_microseconds, read_bandwidth
+from benchmarks.paged_pool import HEAD_DIM, HEADS, WIDEST_CONTEXT, Case, CellPool
 from kernels.decode_config import DecodeConfig, make_decode_workspace
 from kernels.paged_decode import decode_config_for, paged_decode
 
-HEADS, KV_HEADS, HEAD_DIM = 16, 8, 128
-BYTES_PER_CELL = 2 * KV_HEADS * HEAD_DIM * 2
-POOL_CELLS = 5 << 20
-"""20 GiB of K and V."""
-MIN_BYTES = 256 << 20
-"""Read between two launches over the same blocks: five times an H200's L2."""
-WIDEST_CONTEXT = 4096 + 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """One point of the sweep."""
-
-    num_rows: int
-    context_len: int
-    block_size: int
-
-    @property
-    def num_bytes(self) -> int:
-        """K and V that one launch reads."""
-        return self.num_rows * self.context_len * BYTES_PER_CELL
-
 
 class Bench:
-    """The pool, and launches over it."""
+    """Launches over the pool."""
 
     def __init__(self) -> None:
-        self._pool = torch.empty(2, POOL_CELLS, KV_HEADS, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
-        self._pool.normal_()
+        self.pool = CellPool()
         self._workspace = make_decode_workspace(
             1 << 17, num_counters=1 << 14, head_dim=HEAD_DIM, device="cuda"
         )
-
-    def caches(self, block_size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the pool as caches of this block size."""
-        shape = (POOL_CELLS // block_size, block_size, KV_HEADS, HEAD_DIM)
-        return self._pool[0].view(shape), self._pool[1].view(shape)
-
-    def tables(self, case: Case) -> list[torch.Tensor]:
-        """Return block tables of launches that share no block, as far as the pool goes."""
-        num_blocks = -(-case.context_len // case.block_size)
-        num_used = case.num_rows * num_blocks
-        ids = torch.randperm(POOL_CELLS // case.block_size, device="cuda", dtype=torch.int32)
-        num_sets = max(1, min(MIN_BYTES // case.num_bytes + 1, len(ids) // num_used, 64))
-        tables = ids.new_zeros(num_sets, case.num_rows, WIDEST_CONTEXT // case.block_size + 1)
-        tables[:, :, :num_blocks] = ids[: num_sets * num_used].view(num_sets, case.num_rows, num_blocks)
-        return list(tables)
 
     def launches(self, case: Case, config: DecodeConfig | None, *, is_dependent: bool) -> list[Launch]:
         """Return our launches, with this or the chosen configuration."""
         lanes = torch.arange(case.num_rows, dtype=torch.int32, device="cuda")
         seq_lens = torch.full_like(lanes, case.context_len)
         q_BHD = torch.randn(case.num_rows, HEADS, HEAD_DIM, device="cuda").bfloat16()
-        out, caches, scale = torch.empty_like(q_BHD), self.caches(case.block_size), HEAD_DIM**-0.5
+        out, caches, scale = torch.empty_like(q_BHD), self.pool.caches(case.block_size), HEAD_DIM**-0.5
         options: dict[str, Any] = {
             "workspace": self._workspace,
             "config": config,
@@ -86,7 +48,7 @@ class Bench:
             lambda table=table: paged_decode(  # type: ignore[misc]
                 q_BHD, *caches, table, lanes, seq_lens, scale, out=out, **options
             )
-            for table in self.tables(case)
+            for table in self.pool.tables(case)
         ]
 
     def flash_launches(self, case: Case) -> list[Launch]:
@@ -99,12 +61,12 @@ class Bench:
             return []
         q_B1HD = torch.randn(case.num_rows, 1, HEADS, HEAD_DIM, device="cuda").bfloat16()
         seq_lens = torch.full((case.num_rows,), case.context_len, dtype=torch.int32, device="cuda")
-        caches = self.caches(case.block_size)
+        caches = self.pool.caches(case.block_size)
         return [
             lambda table=table: flash_attn_with_kvcache(  # type: ignore[misc]
                 q_B1HD, *caches, cache_seqlens=seq_lens, block_table=table
             )
-            for table in self.tables(case)
+            for table in self.pool.tables(case)
         ]
 
 
@@ -133,7 +95,9 @@ def tell(case: Case, config: DecodeConfig, *, microseconds: float, ceiling: floa
 def run_chosen(bench: Bench, case: Case, *, ceiling: float) -> None:
     """Time the chosen configuration, the same launched early, and flash-attn."""
     max_context_len = WIDEST_CONTEXT // case.block_size * case.block_size
-    config = decode_config_for(case.num_rows, max_context_len, cache_NSKD=bench.caches(case.block_size)[0])
+    config = decode_config_for(
+        case.num_rows, max_context_len, cache_NSKD=bench.pool.caches(case.block_size)[0]
+    )
     alone = graph_microseconds(bench.launches(case, config, is_dependent=False))
     early = graph_microseconds(bench.launches(case, config, is_dependent=True))
     flash = bench.flash_launches(case)

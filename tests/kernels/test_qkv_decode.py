@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from kernels.decode_config import DecodeConfig, choose_qkv_decode_config, make_decode_workspace
+from kernels.decode_config import (
+    DecodeConfig,
+    choose_qkv_decode_config,
+    fuses_decode,
+    make_decode_workspace,
+)
 from kernels.paged_decode import paged_decode
 from kernels.qk_norm_rope import qk_norm_rope_store
 from kernels.qkv_decode import qkv_decode, qkv_decode_ref
@@ -258,7 +263,31 @@ def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
         qkv_decode(**(arguments | changes))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("num_rows", "num_splits"), [(1, 16), (8, 8), (32, 2), (256, 1), (1024, 1)])
-def test_small_batches_are_split(num_rows: int, num_splits: int) -> None:
-    config = choose_qkv_decode_config(num_rows, 4096, num_kv_heads=8, block_size=16, bytes_per_cell=256)
-    assert config.num_splits == num_splits
+@pytest.mark.parametrize(
+    ("num_rows", "max_context_len", "num_splits", "tile_size"),
+    [
+        (1, 4096, 32, 32),
+        (1, 128, 4, 32),
+        (4, 4096, 16, 64),
+        (8, 512, 4, 64),
+        (32, 4096, 2, 64),
+        (64, 4096, 1, 16),
+    ],
+)
+def test_small_batches_are_split(
+    num_rows: int, max_context_len: int, num_splits: int, tile_size: int
+) -> None:
+    config = choose_qkv_decode_config(num_rows, max_context_len, num_kv_heads=8, bytes_per_cell=256)
+    assert (config.num_splits, config.tile_size) == (num_splits, tile_size)
+
+
+def test_wide_heads_have_smaller_tiles_but_no_shorter_splits() -> None:
+    config = choose_qkv_decode_config(8, 4096, num_kv_heads=8, bytes_per_cell=512)
+    assert (config.tile_size, config.min_split_tiles) == (32, 4)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_kv_heads", "fuses"), [(32, 8, True), (33, 8, False), (64, 3, True)]
+)
+def test_many_rows_take_two_launches(num_rows: int, num_kv_heads: int, fuses: bool) -> None:
+    assert fuses_decode(num_rows, num_kv_heads) == fuses
