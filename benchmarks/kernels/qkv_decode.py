@@ -46,19 +46,19 @@ class Bench:
         seq_lens = torch.full_like(lanes, case.context_len)
         qkv_BX = torch.randn(case.num_rows, (HEADS + 2 * KV_HEADS) * HEAD_DIM, device="cuda").bfloat16()
         q_BHD, out = torch.empty(2, case.num_rows, HEADS, HEAD_DIM, device="cuda").bfloat16()
-        caches = self.pool.caches(case.block_size)
-        norms = (self._cos_sin_PD, self._norms_2D[0], self._norms_2D[1], EPS)
-        options: dict[str, Any] = {"workspace": self._workspace, "out": out}
+        caches, workspace = self.pool.caches(case.block_size), self._workspace
+        norms = [self._cos_sin_PD, self._norms_2D[0], self._norms_2D[1], EPS]
         positions, (last_column, last_cell) = seq_lens - 1, divmod(case.context_len - 1, case.block_size)
 
         def one(table: torch.Tensor, slots: torch.Tensor) -> None:
-            rows = (slots, table, lanes, seq_lens, SCALE)
-            qkv_decode(qkv_BX, *norms, *caches, *rows, **options, config=config, is_dependent=True)
+            arguments: list[Any] = [qkv_BX, *norms, *caches, slots, table, lanes, seq_lens, SCALE]
+            qkv_decode(*arguments, out=out, workspace=workspace, config=config, is_dependent=True)
 
         def two(table: torch.Tensor, slots: torch.Tensor) -> None:
-            heads = (HEADS, KV_HEADS, q_BHD)
-            qk_norm_rope_store(qkv_BX, positions, *norms, *caches, slots, *heads, is_dependent=True)
-            paged_decode(q_BHD, *caches, table, lanes, seq_lens, SCALE, **options, is_dependent=True)
+            arguments: list[Any] = [qkv_BX, positions, *norms, *caches, slots, HEADS, KV_HEADS, q_BHD]
+            qk_norm_rope_store(*arguments, is_dependent=True)
+            arguments = [q_BHD, *caches, table, lanes, seq_lens, SCALE]
+            paged_decode(*arguments, out=out, workspace=workspace, is_dependent=True)
 
         tables = self.pool.tables(case)
         slots = [table[:, last_column].long() * case.block_size + last_cell for table in tables]
