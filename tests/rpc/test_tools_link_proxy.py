@@ -168,6 +168,16 @@ async def test_a_target_that_is_not_there_is_a_break(echo: Echo) -> None:
     assert not echo.received
 
 
+async def test_new_connections_follow_a_target_that_moves(echo: Echo) -> None:
+    link = LinkProxy("127.0.0.1:9")
+    await link.start()
+    link.lead_to(echo.address)
+    async with connected(link.address) as (reader, writer):
+        writer.write(b"abc")
+        assert await reader.readexactly(3) == b"abc"
+    await link.stop()
+
+
 async def test_a_link_of_its_own_process(echo: Echo) -> None:
     with running("tools.link_proxy", "--target", echo.address, "--delay-ms", "20") as service:
         address = await asyncio.to_thread(service.address)

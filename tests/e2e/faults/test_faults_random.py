@@ -1,6 +1,6 @@
 """Random faults at random moments: every request ends once, with the tokens of an undisturbed run.
 
-`pytest tests/e2e/faults -k random --fault-seed 1017 --fault-runs 1` does one run again.
+`pytest tests/e2e/faults -k lose_no_request --fault-seed 1017 --fault-runs 1` does one run again.
 """
 
 import asyncio
@@ -59,9 +59,9 @@ async def run_told(session: FaultSession, catalogue: Catalogue, plan: FaultPlan,
     started_seconds = time.monotonic()
     problems = await run_plan(session, catalogue, plan, tally)
     seconds = time.monotonic() - started_seconds
-    print(f"seed {plan.seed}, {seconds:.1f} s:", "; ".join(fault.describe() for fault in plan.faults))  # noqa: T201
-    for problem in problems:
-        print(f"  WRONG: {problem}")  # noqa: T201
+    lines = [f"seed {plan.seed}, {seconds:.1f} s: {'; '.join(fault.describe() for fault in plan.faults)}"]
+    lines += [f"  WRONG: {problem}" for problem in problems]
+    print("\n".join(lines), flush=True)  # noqa: T201
     return [f"seed {plan.seed}: {problem}" for problem in problems]
 
 
