@@ -69,7 +69,7 @@ async def run_plan(session: FaultSession, catalogue: Catalogue, plan: FaultPlan,
     problems = [f"{len(late)} tasks did not end"] if late else []
     problems += [problem for task in done for problem in task.result() or ()]
     problems += await session.settle()
-    num_epochs_lost = await session.num_epochs_lost()
+    num_epochs_lost = session.num_epochs_lost
     for told in (one for together in tolds for one in together):
         verdict, wrong = judge(told, catalogue.expected[told.case], num_epochs_lost=num_epochs_lost)
         tally.count(told, verdict)

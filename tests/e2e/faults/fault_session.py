@@ -97,6 +97,8 @@ class FaultSession:
     num_lines_read: int = 0
     parts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who does something to a process of the scheduler."""
+    num_epochs_lost: int = 0
+    """Worker epochs that ended, as the engine told when all had settled."""
     killed: dict[int, str] = field(default_factory=dict)
     """The scheduler's parts that were killed since the last look: their names, by process id."""
 
@@ -130,9 +132,10 @@ class FaultSession:
             await asyncio.sleep(_LOOK_SECONDS)
         return self.news()
 
-    async def num_epochs_lost(self) -> int:
-        """Ask how many worker epochs ended since the engine started."""
-        return sum(worker.num_epochs_lost for worker in (await self._state()).workers)
+    @property
+    def _num_asks(self) -> int:
+        """So many calls, each over a connection of its own, meet every front end, most likely."""
+        return 1 if self.shape.num_frontends == 1 else 4 * self.shape.num_frontends
 
     async def _unsettled(self) -> str:
         """Name the first thing that is not as it must be; empty: none."""
@@ -141,10 +144,12 @@ class FaultSession:
             return f"processes {parts}"
         try:
             for name in ("", "ready", *(f"worker/{worker.link.address}" for worker in self.workers)):
-                for _ in range(self.shape.num_frontends):  # each call may meet another front end
+                for _ in range(self._num_asks):
                     if not await self._health(name):
                         return f"health of {name!r}"
-            return _held(await self._state()) or await self._lanes_held()
+            state = await self._state()
+            self.num_epochs_lost = sum(worker.num_epochs_lost for worker in state.workers)
+            return _held(state) or await self._lanes_held()
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
 
