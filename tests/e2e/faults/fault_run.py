@@ -5,7 +5,7 @@ Knows nothing about how a plan was drawn, or what a session does to be hurt or h
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.e2e.faults import askers
 from tests.e2e.faults.askers import Place
@@ -52,6 +52,11 @@ async def _undisturbed(session: FaultSession, cases: Sequence[Case]) -> tuple[Ex
     return tuple(expected_of(told.events) for told in tolds)
 
 
+async def _expected_with_seed(session: FaultSession, case: Case, seed: int) -> Expected:
+    (expected,) = await _undisturbed(session, [replace(case, options={**case.options, "seed": seed})])
+    return expected
+
+
 async def run_plan(session: FaultSession, catalogue: Catalogue, plan: FaultPlan, tally: Tally) -> list[str]:
     """Run a plan; count in ``tally`` what happened; return all that is wrong."""
     progress = Progress()
@@ -71,7 +76,10 @@ async def run_plan(session: FaultSession, catalogue: Catalogue, plan: FaultPlan,
     problems += await session.settle()
     num_epochs_lost = session.num_epochs_lost
     for told in (one for together in tolds for one in together):
-        verdict, wrong = judge(told, catalogue.expected[told.case], num_epochs_lost=num_epochs_lost)
+        expected = catalogue.expected[told.case]
+        if told.seed is not None:
+            expected = await _expected_with_seed(session, catalogue.cases[told.case], told.seed)
+        verdict, wrong = judge(told, expected, num_epochs_lost=num_epochs_lost)
         tally.count(told, verdict)
         problems += [f"{told.manner.value}, case {told.case}: {problem}" for problem in wrong]
     tally.count_run(plan, num_epochs_lost=num_epochs_lost)
@@ -100,6 +108,7 @@ _ASKERS: dict[Manner, Asker] = {
     Manner.DEADLINE: lambda place, ask, tolds: askers.ask_stream(
         place, tolds[0], timeout_seconds=ask.timeout_seconds
     ),
+    Manner.DRAWN: lambda place, _, tolds: ask_raw(place, tolds[0], gives_seed=False),
     Manner.CANCEL: lambda place, ask, tolds: askers.ask_and_cancel(
         place, tolds[0], num_deltas=ask.num_deltas
     ),

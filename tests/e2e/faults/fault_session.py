@@ -98,7 +98,9 @@ class FaultSession:
     parts_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who does something to a process of the scheduler."""
     num_epochs_lost: int = 0
-    """Worker epochs that ended, as the engine told when all had settled."""
+    """Worker epochs that ended between the last two times that all had settled, as the engine counts."""
+    _epochs_before: int = 0
+    _uptime_seconds: float = 0.0
     killed: dict[int, str] = field(default_factory=dict)
     """The scheduler's parts that were killed since the last look: their names, by process id."""
 
@@ -130,7 +132,16 @@ class FaultSession:
             if time.monotonic() > deadline:
                 return [f"not settled: {unsettled}", *self.news()]
             await asyncio.sleep(_LOOK_SECONDS)
+        self._count_epochs(await self._state())
         return self.news()
+
+    def _count_epochs(self, state: pb.GetServerStateResponse) -> None:
+        num_lost = sum(worker.num_epochs_lost for worker in state.workers)
+        uptime_seconds = state.uptime.ToTimedelta().total_seconds()
+        if uptime_seconds < self._uptime_seconds:  # another engine, which counts from 0
+            self._epochs_before = 0
+        self.num_epochs_lost = num_lost - self._epochs_before
+        self._epochs_before, self._uptime_seconds = num_lost, uptime_seconds
 
     @property
     def _num_asks(self) -> int:
@@ -147,9 +158,7 @@ class FaultSession:
                 for _ in range(self._num_asks):
                     if not await self._health(name):
                         return f"health of {name!r}"
-            state = await self._state()
-            self.num_epochs_lost = sum(worker.num_epochs_lost for worker in state.workers)
-            return _held(state) or await self._lanes_held()
+            return _held(await self._state()) or await self._lanes_held()
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
 

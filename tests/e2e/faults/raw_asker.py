@@ -27,10 +27,12 @@ CHANNEL_OPTIONS = (
 )
 
 
-async def ask_raw(place: Place, told: Told) -> None:
+async def ask_raw(place: Place, told: Told, *, gives_seed: bool = True) -> None:
     """Ask for one request and read to the end, over as many streams as it takes."""
     give_up_seconds = time.monotonic() + GIVE_UP_SECONDS
     request = encode_request(place.catalogue[told.case].request(f"raw-{id(told)}"))
+    if not gives_seed:
+        request.sampling.ClearField("seed")
     has_begun = False
     async with grpc.aio.insecure_channel(place.address, options=CHANNEL_OPTIONS) as channel:
         while (error := await _read_stream(channel, request, told, place)) is not None:
@@ -59,9 +61,9 @@ async def _read_stream(
     is_first = True
     try:
         async for message in call:
-            if is_first and message.seed != request.sampling.seed:
-                told.faults.append(f"the first message tells the seed {message.seed}")
-            is_first = False
+            if is_first:
+                is_first = False
+                _take_seed(message, request, told)
             event = decode_event(message)
             if isinstance(event, Delta):
                 place.progress.note(len(event.token_ids))
@@ -70,6 +72,16 @@ async def _read_stream(
     except grpc.aio.AioRpcError as error:
         return error
     return None
+
+
+def _take_seed(message: pb.GenerateResponse, request: pb.GenerateRequest, told: Told) -> None:
+    """Keep the seed that was drawn, to be sent again; one that was sent must be told again."""
+    if not message.HasField("seed"):
+        told.faults.append("the first message tells no seed")
+    elif not request.sampling.HasField("seed"):
+        told.seed = request.sampling.seed = message.seed
+    elif message.seed != request.sampling.seed:
+        told.faults.append(f"the seed {request.sampling.seed} was sent, but {message.seed} is told")
 
 
 def _how_to_go_on(error: grpc.aio.AioRpcError, told: Told) -> str | None:

@@ -34,13 +34,13 @@ class Manner(Enum):
     SLOW = "slow reader"
     BULK = "GenerateMany"
     RAW = "raw stub"
+    DRAWN = "raw stub, seed drawn"
     DEADLINE = "deadline"
     CANCEL = "cancelled"
     ABORT = "aborted"
     VANISH = "vanished"
 
 
-MUST_END_WELL = frozenset({Manner.STREAM, Manner.THREAD, Manner.SLOW, Manner.BULK, Manner.RAW})
 LEAVES = frozenset({Manner.CANCEL, Manner.VANISH})
 
 
@@ -54,6 +54,8 @@ class Told:
     events: list[Event] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """What broke the protocol, as far as its asker saw."""
+    seed: int | None = None
+    """The seed that the server drew and told, where the client gave none."""
     num_resumes: int = 0
     num_refusals: int = 0
     """Times that it was not taken, with the hint to come again."""
