@@ -41,6 +41,8 @@ class SessionShape:
     num_groups: int
     num_frontends: int
     max_steps_in_flight: int
+    steps_delay_seconds: float = 0.0
+    """How far away the workers are, each way: the engine leases steps to those that are."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,11 +116,15 @@ class FaultSession:
         os.kill(pid, signal.SIGKILL)
 
     def heal_links(self) -> None:
-        """Make all links whole and fast."""
+        """Make all links whole, and as fast as they were."""
         for link in (self.clients_link, *(worker.link for worker in self.workers)):
             link.mend()
             link.resume()
-            link.delay(0.0)
+            self.end_delay(link)
+
+    def end_delay(self, link: LinkProxy) -> None:
+        """Make a link as fast as it was."""
+        link.delay(0.0 if link is self.clients_link else self.shape.steps_delay_seconds)
 
     async def is_group_serving(self, worker: WorkerPlace) -> bool:
         """Ask a front end for the health of a worker group."""
@@ -220,7 +226,8 @@ async def running_session(
     async with AsyncExitStack() as stack:
         workers = []
         for _ in range(shape.num_groups):
-            worker = WorkerPlace(link=await _linked(stack), flags=(*common, *worker_flags))
+            link = await _linked(stack, shape.steps_delay_seconds)
+            worker = WorkerPlace(link=link, flags=(*common, *worker_flags))
             stack.callback(worker.end)
             workers.append(worker)
         await asyncio.gather(*(worker.start() for worker in workers))
@@ -241,8 +248,8 @@ async def running_session(
         )
 
 
-async def _linked(stack: AsyncExitStack) -> LinkProxy:
-    link = LinkProxy("127.0.0.1:9")
+async def _linked(stack: AsyncExitStack, delay_seconds: float = 0.0) -> LinkProxy:
+    link = LinkProxy("127.0.0.1:9", delay_seconds=delay_seconds)
     await link.start()
     stack.push_async_callback(link.stop)
     return link

@@ -159,7 +159,7 @@ def _delay(link_of: "LinkOf") -> "Act":
         link = link_of(session, fault)
         link.delay(fault.seconds / 20)
         await asyncio.sleep(fault.seconds)
-        link.delay(0.0)
+        session.end_delay(link)
         return []
 
     return act
