@@ -3,12 +3,14 @@
 Holds no tests and checks nothing.
 """
 
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
 from worker_svc.batch.step import Admission, LaneSampling, Step
+from worker_svc.runner.step_executor import PendingStep, StepExecutor
 
 EMPTY = np.empty(0, np.int32)
 
@@ -64,3 +66,15 @@ def step(step_id: int, rows: Iterable[tuple[int, int, bool]] = (), **changes: An
         "row_samples": np.array([row[2] for row in rows], np.bool_),
     }
     return Step(**fields | changes)
+
+
+def run_lease(executor: StepExecutor, lease_step: Step) -> list[list[int]]:
+    """Run a lease as far ahead as the device takes steps; give each iteration's tokens."""
+    lease = executor.begin_lease(lease_step)
+    pending: deque[PendingStep] = deque()
+    told = []
+    while not lease.is_complete and (launched := executor.launch_iteration(lease)) is not None:
+        pending.append(launched)
+        if len(pending) > executor.num_steps_ahead:
+            told.append(pending.popleft().finish().sampled.token_ids.tolist())
+    return told + [one.finish().sampled.token_ids.tolist() for one in pending]

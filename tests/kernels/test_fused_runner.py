@@ -17,7 +17,7 @@ from kernels.attention_backend import make_attention_backend
 from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from model.weights import load_weights
-from tests.worker_steps import admission, int32, sampling, step
+from tests.worker_steps import admission, int32, run_lease, sampling, step
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import SampledTokens
 from worker_svc.runner.kv_cache import allocate_kv_caches
@@ -233,3 +233,21 @@ def test_a_llama_model_has_no_norms_on_queries_and_keys(
     *both, _ = executors(checkpoint_folder("llama3_rope_v5_bias"))
     fused, plain = [run_short(executor) for executor in both]
     assert fused.outputs == plain.outputs
+
+
+def test_a_lease_gives_the_tokens_of_single_steps_until_a_row_stops(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    fused, plain, _ = executors(checkpoint_folder("qwen3_gqa3"))
+    expected = Epoch(plain)
+    expected.run((1, 6, True), (0, 1, True), admissions=(admit(1, PROMPTS[3]), admit(0, PROMPTS[1])))
+    for _ in range(4):
+        expected.run((1, 1, True), (0, 1, True))
+    stop_id = expected.outputs[1][2]
+    epoch = Epoch(fused)
+    stopping = admit(1, PROMPTS[3], stop_token_ids=int32([stop_id]))
+    epoch.run((1, 6, True), (0, 1, True), admissions=(stopping, admit(0, PROMPTS[1])))
+    told = run_lease(fused, step(2, [(1, 4, True), (0, 4, True)], num_steps=4))
+    assert [tokens[1] for tokens in told] == expected.outputs[0][1:]
+    assert stop_id not in expected.outputs[1][1:2]
+    assert [tokens[0] for tokens in told] == [*expected.outputs[1][1:3], -1, -1]

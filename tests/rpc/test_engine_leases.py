@@ -1,5 +1,6 @@
 """The engine with a worker far away: leases, and what takes them over."""
 
+import time
 from collections.abc import AsyncIterator
 
 import numpy as np
@@ -153,3 +154,18 @@ async def test_the_state_tells_step_and_round_trip(far_worker: tuple[StandInWork
         assert state.decode_time_ns == pytest.approx(1e9 * STEP_SECONDS)
         assert state.round_trip_time_ns >= 2e9 * DELAY_SECONDS
         assert state.device_idle_ratio == 0.0
+
+
+@pytest.mark.long
+async def test_a_far_worker_loses_next_to_nothing(far_worker: tuple[StandInWorker, str]) -> None:
+    worker, address = far_worker
+    async with running_engine(address, max_lease_steps=16) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        await probe.submit(*(new_request(handle, 3, seed=handle, max_tokens=250) for handle in range(1, 9)))
+        # The first steps are still single ones, until step and round trip are known.
+        await wait_until(lambda: worker.leases.num_begun >= 2)
+        num_steps, start = worker.num_steps, time.monotonic()
+        await probe.wait_ended(*range(1, 9))
+        seconds_lost = time.monotonic() - start - STEP_SECONDS * (worker.num_steps - num_steps)
+    # Half the time where each step waits for the one before it; 1 % on an idle machine.
+    assert seconds_lost < 0.25 * STEP_SECONDS * 240

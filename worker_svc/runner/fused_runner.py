@@ -128,5 +128,7 @@ class FusedModelRunner:
                 token_ids_RK=sampler.logprob_ids_RK[:num_rows],
                 values_RK=sampler.logprobs_RK[:num_rows],
             )
+        # Marked before the copies: who waits for those may then read it.
+        timing = None if self._clock is None else self._clock.end()
         step = self._results.download(self._parts.token_ids_R[:num_rows], logprobs)
-        return step if self._clock is None else replace(step, timing=self._clock.end())
+        return replace(step, timing=timing)

@@ -1,0 +1,61 @@
+"""Leases on a GPU: the tokens of single steps, whatever ends within them, and the device's own times."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.gpu.gpu_worker import Epoch, make_worker
+from tests.worker_steps import int32, run_lease, step
+
+pytestmark = pytest.mark.gpu
+
+RANDOM = np.random.default_rng(3)
+PROMPTS = [RANDOM.integers(3, 320, length).tolist() for length in RANDOM.integers(1, 40, 9)]
+LANES = [4, 0, 7, 2, 8]
+NUM_STEPS = 12
+SEEDED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.95}
+
+
+def _prefilled(executor: Any, stop_ids: dict[int, int]) -> Epoch:
+    epoch = Epoch(executor)
+    for lane in LANES:
+        ends = {"stop_token_ids": int32([stop_ids[lane]])} if lane in stop_ids else {}
+        epoch.prefill(lane, PROMPTS[lane], seed=lane + 1, **SEEDED, **ends)
+    return epoch
+
+
+def test_a_lease_gives_the_tokens_of_single_steps_until_rows_stop(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    executor, _ = make_worker(checkpoint_folder("qwen3_gqa3"), batch_sizes=(4, 9), has_graphs=True)
+    single = _prefilled(executor, {})
+    single.decode(LANES, NUM_STEPS)
+    expected = {lane: single.outputs[lane][1:] for lane in LANES}
+    stop_ids = {lane: expected[lane][index] for lane, index in ((4, 3), (2, 9))}
+    epoch = _prefilled(executor, stop_ids)
+    rows = [(lane, NUM_STEPS, True) for lane in LANES]
+    told = run_lease(executor, step(epoch.step_id + 1, rows, num_steps=NUM_STEPS))
+    assert len(told) == NUM_STEPS
+    for row, lane in enumerate(LANES):
+        tokens = expected[lane]
+        if lane in stop_ids:
+            end = tokens.index(stop_ids[lane]) + 1
+            tokens = tokens[:end] + [-1] * (NUM_STEPS - end)
+        assert [one[row] for one in told] == tokens
+
+
+def test_the_device_tells_how_long_it_computed_and_waited(checkpoint_folder: Callable[[str], Path]) -> None:
+    executor, _ = make_worker(checkpoint_folder("qwen3_gqa3"), batch_sizes=(4, 9), has_graphs=True)
+    epoch = _prefilled(executor, {})
+    epoch.decode(LANES, 2)
+    results = []
+    for _ in range(3):
+        epoch.step_id += 1
+        launched = executor.launch(step(epoch.step_id, [(lane, 1, True) for lane in LANES]))
+        results.append(launched.finish())
+    # Nothing was launched ahead, so that the device waited for each launch.
+    assert all(0 < result.busy_time_ns < result.step_time_ns for result in results)
+    assert all(result.idle_time_ns > 0 for result in results[1:])
