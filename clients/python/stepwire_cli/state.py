@@ -18,6 +18,7 @@ from stepwire_cli.exits import one_line_errors
 from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
 
 POLL_TIMEOUT_SECONDS = 10.0
+FILE_WIDTH = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,9 @@ def run_state(flags: StateFlags) -> None:
     with one_line_errors(flags.address), StepwireClient(flags.address) as client:
         state = client.server_state(timeout_seconds=POLL_TIMEOUT_SECONDS)
         if flags.once or not console.is_terminal:
+            if not console.is_terminal:
+                # Rich would fold the tables to 80 columns.
+                console.width = FILE_WIDTH
             console.print(render(state, tokens_per_second=None))
             return
         _show_live(client, console, flags.interval_seconds)
