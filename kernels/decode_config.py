@@ -20,6 +20,9 @@ MAX_FUSED_PAIRS = 256
 """Most rows times KV heads for which qkv_decode beats qk_norm_rope_store and paged_decode. In us within a
 layer of Qwen3-0.6B, 128 to 640 tokens a row, on an H200: 10.4 to 14.0 at 8 rows, 20.5 to 23.1 at 32; at 128
 rows 91 to 86, as each of many programs makes its heads ready before it can attend."""
+MAX_ORDERED_PAIRS = 1024
+"""Most rows times KV heads that paged_decode is to take longest first: of 36 us at 64 rows of 128 to 640 tokens
+and 86 at 128 of 200 to 1,000 that saves 3; many programs end evenly by themselves."""
 MAX_TILE_BYTES = 2**14
 """Of K, in qkv_decode: three of K and V on their way at once fit a multiprocessor twice."""
 
@@ -132,6 +135,11 @@ def choose_qkv_decode_config(
 def fuses_decode(num_rows: int, num_kv_heads: int) -> bool:
     """Whether qkv_decode is the faster way for so many decode rows."""
     return num_rows * num_kv_heads <= MAX_FUSED_PAIRS
+
+
+def orders_decode(num_rows: int, num_kv_heads: int) -> bool:
+    """Whether so many decode rows gain from an order, longest first."""
+    return num_rows * num_kv_heads <= MAX_ORDERED_PAIRS
 
 
 def make_decode_workspace(

@@ -39,6 +39,8 @@ class LaneStep:
     seq_lens_B: torch.Tensor
     """int32: each row's context length after this step; 0 is padding, too."""
     num_decode_rows: int
+    order_B: torch.Tensor | None = None
+    """int32: the decode rows, longest context first; a hint, for the longest to start before the others."""
     prefill: PrefillRows | None = None
     """None where all rows are decode rows."""
 

@@ -5,6 +5,7 @@ nothing about requests or graphs.
 
 Shapes: B rows, L lanes, M blocks a table, N blocks, S block size, H heads, K KV heads, D head dim,
 C cells of a row's context, G heads a KV head.
+Source: FlashDecoding (Dao et al., 2023).
 """
 
 import torch
@@ -27,6 +28,7 @@ def paged_decode(
     seq_lens_B: torch.Tensor,
     scale: float,
     *,
+    order_B: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
     workspace: DecodeWorkspace | None = None,
     config: DecodeConfig | None = None,
@@ -42,29 +44,29 @@ def paged_decode(
         lanes_B: int32; each row's row of the table; a negative one is padding: zeros come out.
         seq_lens_B: int32; each row's context length, the new token included; 0 is padding, too.
         scale: of the scores.
+        order_B: int32; each row once, in the order in which programs start; changes no result.
         out: contiguous, like q_BHD; new where None.
         workspace: from make_decode_workspace; new where None and there are splits.
         config: chosen for the table's width where None.
-        is_dependent: launch before the last kernel has ended (programmatic dependent launch). Lanes,
-            lengths and tables are then read early: the kernel that wrote them must have ended
-            before the last one let its dependents start.
+        is_dependent: launch before the last kernel has ended; all but queries and cells is then read
+            early: what wrote it must have ended before the last kernel let its dependents start.
 
     Raises:
         ValueError: shapes or dtypes do not fit each other, or the workspace is too small.
-    Source: FlashDecoding (Dao et al., 2023).
     """
     check_paged_attention(q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM)
     check_index("lanes", lanes_B, len(q_BHD))
     check_index("seq_lens", seq_lens_B, len(q_BHD))
-    if config is None:
-        max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
-        config = decode_config_for(len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD)
+    if order_B is not None:
+        check_index("order", order_B, len(q_BHD))
+    max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
+    config = config or decode_config_for(len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD)
     out = torch.empty_like(q_BHD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_BHD)
     workspace = checked_workspace(workspace, q_BHD, key_cache_NSKD.shape[2], config)
     if len(q_BHD):
         _launch(
-            (q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM, lanes_B, seq_lens_B, out),
+            (q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM, lanes_B, seq_lens_B, order_B, out),
             workspace, scale, config, is_dependent=is_dependent,
         )  # fmt: skip
     return out

@@ -19,7 +19,7 @@ from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def paged_decode_kernel(
-    q_ptr, key_ptr, value_ptr, table_ptr, lanes_ptr, seq_lens_ptr, out_ptr,
+    q_ptr, key_ptr, value_ptr, table_ptr, lanes_ptr, seq_lens_ptr, order_ptr, out_ptr,
     partial_ptr, lse_ptr, counters_ptr, scale_log2, q_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
     HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr, CHUNK: tl.constexpr,
@@ -28,6 +28,9 @@ def paged_decode_kernel(
     """Attend to one split of one row's context with the heads of one KV head."""
     pair, split = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row, kv_head = pair // NUM_KV_HEADS, pair % NUM_KV_HEADS
+    if order_ptr is not None:
+        row = tl.load(order_ptr + row).to(tl.int64)
+        pair = row * NUM_KV_HEADS + kv_head
     lane = tl.load(lanes_ptr + row).to(tl.int64)
     seq_len = tl.where(lane < 0, 0, tl.load(seq_lens_ptr + row))
     split_len = tl.cdiv(tl.cdiv(seq_len, NUM_SPLITS), TILE) * TILE

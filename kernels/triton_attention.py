@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.decode_config import DecodeWorkspace, fuses_decode
+from kernels.decode_config import DecodeWorkspace, fuses_decode, orders_decode
 from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill
@@ -136,6 +136,7 @@ class TritonAttentionBackend:
             step.lanes_B[:num_rows],
             step.seq_lens_B[:num_rows],
             q_THD.shape[2] ** -0.5,
+            order_B=step.order_B if orders_decode(num_rows, caches[0].shape[2]) else None,
             out=out_THD[:num_rows],
             workspace=self._workspace,
             is_dependent=True,

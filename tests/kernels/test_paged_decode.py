@@ -127,6 +127,13 @@ def test_rows_do_not_depend_on_their_neighbours(place: Any) -> None:
         assert (moved[3:] == 0).all()
 
 
+def test_the_order_of_rows_changes_no_result(place: Any) -> None:
+    case = _case(place, [70, 0, 5, 48])
+    order = torch.tensor([3, 1, 0, 2], dtype=torch.int32, device=place.device)
+    ordered = paged_decode(*case.arguments(), config=FOUR_SPLITS, order_B=order)
+    assert torch.equal(ordered, paged_decode(*case.arguments(), config=FOUR_SPLITS))
+
+
 def test_only_the_output_is_written(place: Any) -> None:
     case = _case(place, [40, 0, 17])
     before = [tensor.clone() for tensor in case.arguments()[:-1]]
@@ -190,6 +197,7 @@ def test_addresses_past_32_bits(place: Any, block_size: int) -> None:
     [
         ({"lanes_B": torch.zeros(2, dtype=torch.int64)}, "lanes must be int32"),
         ({"seq_lens_B": torch.zeros(3, dtype=torch.int32)}, r"seq_lens must be int32 of shape \(2,\)"),
+        ({"order_B": torch.zeros(2, dtype=torch.int64)}, "order must be int32"),
         ({"block_table_LM": torch.zeros(2, 3)}, "the block table must be int32"),
         ({"q_BHD": torch.zeros(2, 3, 16)}, "do not fit 2 KV heads"),
         ({"q_BHD": torch.zeros(2, 4, 16, dtype=torch.float64)}, "queries of torch.float64 do not fit"),

@@ -34,15 +34,15 @@ def decode_batch(**changes: Any) -> InputBatch:
 
 
 def written(batch: InputBatch, num_rows: int) -> list[list[int]]:
-    """Return cells, block ids, lanes and positions, from a buffer full of an older step."""
+    """Return cells, block ids, lanes, positions and order, from a buffer full of an older step."""
     words = np.full(DecodeLayout(num_rows=num_rows).num_words, 77, np.int32)
     write_decode_step(words, batch, num_rows=num_rows, table=SHAPE)
     return parts_of(words)
 
 
 def parts_of(words: np.ndarray[Any, np.dtype[np.int32]]) -> list[list[int]]:
-    stride = len(words) // 5
-    return [words[: 2 * stride].view(np.int64).tolist(), *words[2 * stride :].reshape(3, stride).tolist()]
+    stride = len(words) // 6
+    return [words[: 2 * stride].view(np.int64).tolist(), *words[2 * stride :].reshape(4, stride).tolist()]
 
 
 @pytest.mark.parametrize(
@@ -81,18 +81,19 @@ def test_the_whole_padded_tail_is_cleared() -> None:
         [9, 0, 0, 0],
         [3, 1, -1, -1],
         [4, 5, 0, 0],
+        [1, 0, 2, 3],
     ]
 
 
 def test_parts_are_as_long_as_a_multiple_of_four() -> None:
     assert [DecodeLayout(num_rows=num_rows).stride for num_rows in (1, 4, 5, 37)] == [4, 4, 8, 40]
-    assert written(decode_batch(), 2) == [[16, 20, 20, 20], [9, 0, 0, 0], [3, 1, -1, -1], [4, 5, 0, 0]]
+    assert written(decode_batch(), 2) == written(decode_batch(), 4)
 
 
 def test_padding_alone_writes_nowhere() -> None:
-    words = np.full(20, 77, np.int32)
+    words = np.full(24, 77, np.int32)
     write_padding(words, num_rows=2, table=SHAPE)
-    assert parts_of(words) == [[20] * 4, [0] * 4, [-1] * 4, [0] * 4]
+    assert parts_of(words) == [[20] * 4, [0] * 4, [-1] * 4, [0] * 4, [0, 1, 2, 3]]
 
 
 def test_what_does_not_fit_is_our_own_bug() -> None:

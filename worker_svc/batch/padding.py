@@ -4,17 +4,21 @@ Padding rows have lane -1 and write nowhere; spare appends go to a cell that nob
 nothing about graphs or devices. Legend: B rows, padding included; at most B blocks are appended; S is
 B up to a multiple of four, so that each part starts at 16 bytes and kernels need no second variant.
 
-    | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) |    int32 words
+    | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) | order (S) |
+
+in int32 words; the order is that of the rows by their length, longest first, padding last.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass
 
+import numpy as np
+
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.step import Int32Array
 
 PADDING_LANE = -1
-_NUM_PARTS = 5
+_NUM_PARTS = 6
 _FINE_STEP, _COARSE_STEP, _FINE_END = 8, 16, 256
 
 
@@ -83,6 +87,7 @@ def write_decode_step(words: Int32Array, batch: InputBatch, *, num_rows: int, ta
         block_ids[:num_appended] = batch.appends.block_ids
     words[3 * stride : 3 * stride + num_live] = batch.lanes
     words[4 * stride : 4 * stride + num_live] = batch.positions
+    words[5 * stride : 5 * stride + num_live] = np.argsort(-batch.positions, kind="stable")
 
 
 def write_padding(words: Int32Array, *, num_rows: int, table: TableShape) -> None:
@@ -92,3 +97,4 @@ def write_padding(words: Int32Array, *, num_rows: int, table: TableShape) -> Non
     words[: 2 * stride].view("<i8")[:] = table.spare_cell
     words[2 * stride :] = 0
     words[3 * stride : 4 * stride] = PADDING_LANE
+    words[5 * stride :] = np.arange(stride)

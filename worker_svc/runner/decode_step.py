@@ -26,6 +26,7 @@ class DecodeInputs:
     append_block_ids_A: torch.Tensor
     lanes_B: torch.Tensor
     positions_B: torch.Tensor
+    order_B: torch.Tensor
     input_ids_B: torch.Tensor
     slot_mapping_B: torch.Tensor
     seq_lens_B: torch.Tensor
@@ -82,6 +83,7 @@ class DecodeStep:
             lanes_B=inputs.lanes_B,
             seq_lens_B=inputs.seq_lens_B,
             num_decode_rows=len(inputs.lanes_B),
+            order_B=inputs.order_B,
         )
         return FusedStep(
             input_ids_T=inputs.input_ids_B,
@@ -94,8 +96,8 @@ class DecodeStep:
     def _make_inputs(self, num_rows: int) -> DecodeInputs:
         layout = DecodeLayout(num_rows=num_rows)
         words_W, stride = self._words_W[: layout.num_words], layout.stride
-        block_ids_A, lanes_B, positions_B = (
-            words_W[part * stride : part * stride + num_rows] for part in (2, 3, 4)
+        block_ids_A, lanes_B, positions_B, order_B = (
+            words_W[part * stride : part * stride + num_rows] for part in (2, 3, 4, 5)
         )
         return DecodeInputs(
             words_W=words_W,
@@ -103,6 +105,7 @@ class DecodeStep:
             append_block_ids_A=block_ids_A,
             lanes_B=lanes_B,
             positions_B=positions_B,
+            order_B=order_B,
             input_ids_B=self._input_ids_B[:num_rows],
             slot_mapping_B=self._slot_mapping_B[:num_rows],
             seq_lens_B=self._seq_lens_B[:num_rows],
