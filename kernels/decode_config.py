@@ -21,8 +21,8 @@ MAX_FUSED_PAIRS = 256
 layer of Qwen3-0.6B, 128 to 640 tokens a row, on an H200: 10.4 to 14.0 at 8 rows, 20.5 to 23.1 at 32; at 128
 rows 91 to 86, as each of many programs makes its heads ready before it can attend."""
 MAX_ORDERED_PAIRS = 1024
-"""Most rows times KV heads that paged_decode is to take longest first: of 36 us at 64 rows of 128 to 640 tokens
-and 86 at 128 of 200 to 1,000 that saves 3; many programs end evenly by themselves."""
+"""Most rows times KV heads that paged_decode is to take longest first: that saves 3 us of 36 at 64 rows of
+128 to 640 tokens, and of 86 at 128 of 200 to 1,000; many programs end evenly by themselves."""
 MAX_TILE_BYTES = 2**14
 """Of K, in qkv_decode: three of K and V on their way at once fit a multiprocessor twice."""
 

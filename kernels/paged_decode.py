@@ -55,10 +55,9 @@ def paged_decode(
         ValueError: shapes or dtypes do not fit each other, or the workspace is too small.
     """
     check_paged_attention(q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM)
-    check_index("lanes", lanes_B, len(q_BHD))
-    check_index("seq_lens", seq_lens_B, len(q_BHD))
-    if order_B is not None:
-        check_index("order", order_B, len(q_BHD))
+    for name, index_B in (("lanes", lanes_B), ("seq_lens", seq_lens_B), ("order", order_B)):
+        if index_B is not None:
+            check_index(name, index_B, len(q_BHD))
     max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
     config = config or decode_config_for(len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD)
     out = torch.empty_like(q_BHD, memory_format=torch.contiguous_format) if out is None else out
