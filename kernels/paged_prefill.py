@@ -75,7 +75,8 @@ def paged_prefill(
     check_index("cu_seqlens_q", cu_seqlens_q, len(lanes_R) + 1)
     group = q_THD.shape[1] // key_cache_NSKD.shape[2]
     if tiles is None:
-        config = choose_prefill_config(len(q_THD), cache_NSKD=key_cache_NSKD, group=group)
+        max_seqlen_q = max(1, int(cu_seqlens_q.diff().max())) if len(lanes_R) else 1
+        config = choose_prefill_config(max_seqlen_q, cache_NSKD=key_cache_NSKD, group=group)
         tiles = make_prefill_tiles(cu_seqlens_q, seq_lens_R, config=config, group=group)
     tokens_per_tile(tiles.config, group)
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
