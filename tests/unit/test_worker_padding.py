@@ -10,11 +10,10 @@ from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.padding import (
     DecodeLayout,
+    DecodeWords,
     TableShape,
     captured_batch_sizes,
     choose_batch_size,
-    write_decode_step,
-    write_padding,
 )
 from worker_svc.batch.sequence_table import SequenceTable
 
@@ -36,7 +35,7 @@ def decode_batch(**changes: Any) -> InputBatch:
 def written(batch: InputBatch, num_rows: int) -> list[list[int]]:
     """Return cells, block ids, lanes, positions and order, from a buffer full of an older step."""
     words = np.full(DecodeLayout(num_rows=num_rows).num_words, 77, np.int32)
-    write_decode_step(words, batch, num_rows=num_rows, table=SHAPE)
+    DecodeWords(words, num_rows=num_rows, table=SHAPE).write(batch)
     return parts_of(words)
 
 
@@ -92,7 +91,7 @@ def test_parts_are_as_long_as_a_multiple_of_four() -> None:
 
 def test_padding_alone_writes_nowhere() -> None:
     words = np.full(24, 77, np.int32)
-    write_padding(words, num_rows=2, table=SHAPE)
+    DecodeWords(words, num_rows=2, table=SHAPE).write_padding()
     assert parts_of(words) == [[20] * 4, [0] * 4, [-1] * 4, [0] * 4, [0, 1, 2, 3]]
 
 

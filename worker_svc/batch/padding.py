@@ -66,35 +66,45 @@ class DecodeLayout:
         return _NUM_PARTS * self.stride
 
 
-def write_decode_step(words: Int32Array, batch: InputBatch, *, num_rows: int, table: TableShape) -> None:
-    """Write a decode step into ``words``, as the module's picture shows.
+class DecodeWords:
+    """One buffer, written again and again: its parts are cut out once, which takes longer than writing.
 
     Args:
-        words: As many int32 as the layout has, all of which are overwritten.
-        batch: At most ``num_rows`` rows of one token, and at most as many appended blocks.
+        words: As many int32 as the layout has, all of which each writing overwrites.
         num_rows: B.
         table: Of the block table.
     """
-    num_live, num_appended = batch.num_rows, len(batch.appends)
-    assert batch.is_decode, "only decode rows can be padded"
-    assert num_live <= num_rows, f"{num_live} rows do not fit into {num_rows}"
-    assert num_appended <= num_rows, f"{num_appended} appended blocks do not fit into {num_rows}"
-    write_padding(words, num_rows=num_rows, table=table)
-    stride = DecodeLayout(num_rows=num_rows).stride
-    if num_appended:
-        cells, block_ids = words[: 2 * stride].view("<i8"), words[2 * stride : 3 * stride]
-        cells[:num_appended] = batch.appends.lanes * table.num_columns + batch.appends.columns
-        block_ids[:num_appended] = batch.appends.block_ids
-    words[3 * stride : 3 * stride + num_live] = batch.lanes
-    words[4 * stride : 4 * stride + num_live] = batch.positions
-    words[5 * stride : 5 * stride + num_live] = np.argsort(-batch.positions, kind="stable")
 
+    def __init__(self, words: Int32Array, *, num_rows: int, table: TableShape) -> None:
+        stride = DecodeLayout(num_rows=num_rows).stride
+        assert len(words) == _NUM_PARTS * stride, f"{len(words)} words for {num_rows} rows"
+        self._num_rows = num_rows
+        self._num_columns = table.num_columns
+        self._words = words
+        self._cells = words[: 2 * stride].view("<i8")
+        self._block_ids, self._lanes, self._positions, self._order = words[2 * stride :].reshape(4, stride)
+        self._padding = np.zeros_like(words)
+        self._padding[: 2 * stride].view("<i8")[:] = table.spare_cell
+        self._padding[3 * stride : 4 * stride] = PADDING_LANE
+        self._padding[5 * stride :] = np.arange(stride)
 
-def write_padding(words: Int32Array, *, num_rows: int, table: TableShape) -> None:
-    """Write a decode step that is padding only; see write_decode_step."""
-    stride = DecodeLayout(num_rows=num_rows).stride
-    assert len(words) == _NUM_PARTS * stride, f"{len(words)} words for {num_rows} rows"
-    words[: 2 * stride].view("<i8")[:] = table.spare_cell
-    words[2 * stride :] = 0
-    words[3 * stride : 4 * stride] = PADDING_LANE
-    words[5 * stride :] = np.arange(stride)
+    def write_padding(self) -> None:
+        """Write a decode step that is padding only."""
+        self._words[:] = self._padding
+
+    def write(self, batch: InputBatch) -> None:
+        """Write a decode step: at most B rows of one token, and at most as many appended blocks."""
+        num_live, appends = batch.num_rows, batch.appends
+        num_appended = len(appends.block_ids)
+        assert batch.is_decode, "only decode rows can be padded"
+        assert num_live <= self._num_rows, f"{num_live} rows do not fit into {self._num_rows}"
+        assert num_appended <= self._num_rows, (
+            f"{num_appended} appended blocks do not fit into {self._num_rows}"
+        )
+        self._words[:] = self._padding
+        if num_appended:
+            self._cells[:num_appended] = appends.lanes * self._num_columns + appends.columns
+            self._block_ids[:num_appended] = appends.block_ids
+        self._lanes[:num_live] = batch.lanes
+        self._positions[:num_live] = batch.positions
+        self._order[:num_live] = np.argsort(-batch.positions, kind="stable")

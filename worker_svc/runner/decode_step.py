@@ -12,9 +12,22 @@ import torch
 from kernels.lane_step import LaneStep
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
+from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.padding import DecodeLayout
+from worker_svc.batch.padding import DecodeLayout, DecodeWords
+from worker_svc.runner.staging import StagingBuffer
 from worker_svc.runner.step_parts import StepParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedInputs:
+    """One staging buffer as the inputs of one batch size. Cut once: slicing tensors takes 2 us a slice."""
+
+    host: DecodeWords
+    host_W: torch.Tensor
+    """The same memory."""
+    words_W: torch.Tensor
+    """Where it goes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +57,21 @@ class DecodeStep:
         self._slot_mapping_B = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self._seq_lens_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._inputs: dict[int, DecodeInputs] = {}
+        self._staged: dict[tuple[StagingBuffer, int], StagedInputs] = {}
+
+    def stage(self, num_rows: int, batch: InputBatch | None) -> None:
+        """Queue the copy of a step's inputs; None: padding only."""
+        ring = self._parts.ring
+        buffer = ring.take()
+        staged = self._staged.get((buffer, num_rows))
+        if staged is None:
+            staged = self._staged[buffer, num_rows] = self._cut(buffer, num_rows)
+        if batch is None:
+            staged.host.write_padding()
+        else:
+            staged.host.write(batch)
+        staged.words_W.copy_(staged.host_W, non_blocking=True)
+        ring.guard(buffer)
 
     def inputs(self, num_rows: int) -> DecodeInputs:
         """Return this batch size's inputs; sizes share memory."""
@@ -91,6 +119,14 @@ class DecodeStep:
             slot_mapping_T=inputs.slot_mapping_B,
             attention=parts.attention,
             attention_plan=parts.attention.plan_lanes(rows),
+        )
+
+    def _cut(self, buffer: StagingBuffer, num_rows: int) -> StagedInputs:
+        num_words = DecodeLayout(num_rows=num_rows).num_words
+        return StagedInputs(
+            host=DecodeWords(buffer.words[:num_words], num_rows=num_rows, table=self._parts.tables.shape),
+            host_W=buffer.tensor_W[:num_words],
+            words_W=self.inputs(num_rows).words_W,
         )
 
     def _make_inputs(self, num_rows: int) -> DecodeInputs:

@@ -5,14 +5,13 @@ through another. Knows nothing about steps, lanes' lengths or streams.
 Legend: W int32 words.
 """
 
-from dataclasses import replace
 from functools import partial
 
 import torch
 
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.padding import DecodeLayout, choose_batch_size, write_decode_step, write_padding
+from worker_svc.batch.padding import choose_batch_size
 from worker_svc.batch.step import Admission, Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
@@ -49,31 +48,46 @@ class FusedModelRunner:
         self._decode = DecodeStep(parts)
         self._mixed = MixedStep(parts, has_graphs=has_graphs)
         self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
+        self._token_ids: dict[int, torch.Tensor] = {}
+        """First rows of what the last step sampled, kept: slicing takes 2 us."""
         self._clock = EventClock(NUM_RESULT_BUFFERS) if parts.device.type == "cuda" else None
         self._graphs: CudaGraphs[tuple[int, SamplingFlavour]] | None = None
         """By batch size and flavour."""
         if has_graphs:
             self._graphs = CudaGraphs(lambda key: self._decode.launch(*key), device=parts.device)
 
-    @torch.inference_mode()
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
-        """Queue the step on the device; see ModelRunner."""
+        """Queue the step on the device; see ModelRunner.
+
+        What is common, a decode step that was captured, goes without inference mode: it takes 4 us to
+        enter, and two copies need none.
+        """
         if self._clock is not None:
             self._clock.begin()
         if admissions:
-            self._parts.tables.admit(admissions)
-            self._parts.sampler.admit(admissions)
+            self._admit(admissions)
         if batch.is_decode:
             num_rows = choose_batch_size(batch.num_rows, self._batch_sizes)
             if len(batch.appends) <= num_rows:
                 return self._launch_decode(batch, num_rows)
+        return self._launch_mixed(batch)
+
+    @torch.inference_mode()
+    def _admit(self, admissions: tuple[Admission, ...]) -> None:
+        self._parts.tables.admit(admissions)
+        self._parts.sampler.admit(admissions)
+
+    @torch.inference_mode()
+    def _launch_mixed(self, batch: InputBatch) -> LaunchedStep:
         self._parts.tables.append(batch.appends)
         if batch.num_rows == 0:
             return EmptyStep()
         num_sampling = self._mixed.launch(batch)
         if num_sampling == 0:
             return EmptyStep()
-        return self._download(num_sampling, batch.sampling.flavour, batch.sampling.num_logprobs_plus_one)
+        is_full = batch.sampling.flavour == SamplingFlavour.FULL
+        counts = batch.sampling.num_logprobs_plus_one if is_full else None
+        return self._download(num_sampling, counts)
 
     @torch.inference_mode()
     def capture(self, flavours: tuple[SamplingFlavour, ...], on_progress: OnProgress | None = None) -> None:
@@ -93,35 +107,26 @@ class FusedModelRunner:
         flavour = batch.flavour
         if self._graphs is not None and (num_rows, flavour) not in self._graphs:
             self._capture(num_rows, flavour)
-        self._stage(num_rows, batch)
+        self._decode.stage(num_rows, batch)
         if self._graphs is None:
-            self._decode.launch(num_rows, flavour)
+            with torch.inference_mode():
+                self._decode.launch(num_rows, flavour)
         else:
             self._graphs.replay((num_rows, flavour))
         counts = batch.num_logprobs_plus_one if flavour == SamplingFlavour.FULL else None
-        return self._download(batch.num_rows, flavour, counts)
+        return self._download(batch.num_rows, counts)
 
-    def _stage(self, num_rows: int, batch: InputBatch | None) -> None:
-        """Queue the copy of a decode step's inputs; None: padding only."""
-        num_words, table = DecodeLayout(num_rows=num_rows).num_words, self._parts.tables.shape
-        buffer = self._parts.ring.take()
-        if batch is None:
-            write_padding(buffer.words[:num_words], num_rows=num_rows, table=table)
-        else:
-            write_decode_step(buffer.words[:num_words], batch, num_rows=num_rows, table=table)
-        self._decode.inputs(num_rows).words_W.copy_(buffer.tensor_W[:num_words], non_blocking=True)
-        self._parts.ring.guard(buffer)
-
+    @torch.inference_mode()
     def _capture(self, num_rows: int, flavour: SamplingFlavour) -> None:
         assert self._graphs is not None, "there are no graphs to capture"
         # Capturing runs the step once: padding alone changes nothing.
-        self._stage(num_rows, None)
+        self._decode.stage(num_rows, None)
         self._graphs.capture((num_rows, flavour))
 
-    def _download(self, num_rows: int, flavour: SamplingFlavour, counts: Int32Array | None) -> LaunchedStep:
-        """Queue the copy of the tokens, and of the log-probabilities where rows asked."""
+    def _download(self, num_rows: int, counts: Int32Array | None) -> LaunchedStep:
+        """Queue the copy of the tokens, and of the log-probabilities where they were computed and asked."""
         logprobs = None
-        if flavour == SamplingFlavour.FULL and counts is not None and counts.any():
+        if counts is not None and counts.any():
             sampler = self._parts.sampler
             logprobs = DeviceLogprobs(
                 counts=counts,
@@ -130,5 +135,8 @@ class FusedModelRunner:
             )
         # Marked before the copies: who waits for those may then read it.
         timing = None if self._clock is None else self._clock.end()
-        step = self._results.download(self._parts.token_ids_R[:num_rows], logprobs)
-        return replace(step, timing=timing)
+        # Copying up to a captured size keeps the number of slices small.
+        size = choose_batch_size(num_rows, self._batch_sizes)
+        if size not in self._token_ids:
+            self._token_ids[size] = self._parts.token_ids_R[:size]
+        return self._results.download(self._token_ids[size], logprobs, num_rows=num_rows, timing=timing)

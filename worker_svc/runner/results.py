@@ -5,7 +5,7 @@ Legend: R sampling rows, K log-probabilities of a row.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -50,6 +50,13 @@ class ResultBuffer:
     words: Int32Array
     """The same memory."""
     event: Event
+    slices: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def slice_of(self, num_rows: int) -> torch.Tensor:
+        """Return the first rows, the same tensor each time."""
+        if num_rows not in self.slices:
+            self.slices[num_rows] = self.tensor_R[:num_rows]
+        return self.slices[num_rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +119,34 @@ class ResultRing:
         self._buffers = [_make_buffer(num_rows, device, new_event) for _ in range(num_buffers)]
         self._next = 0
 
-    def download(self, token_ids_R: torch.Tensor, logprobs: DeviceLogprobs | None) -> DownloadingStep:
-        """Queue the copy of a step's tokens (int32) behind what is queued now."""
+    def download(
+        self,
+        token_ids_R: torch.Tensor,
+        logprobs: DeviceLogprobs | None,
+        *,
+        num_rows: int | None = None,
+        timing: StepTiming | None = None,
+    ) -> DownloadingStep:
+        """Queue the copy of a step's tokens behind what is queued now.
+
+        Args:
+            token_ids_R: int32.
+            logprobs: Of its rows.
+            num_rows: How many of its rows are told; all where None. Of padded steps there are few lengths
+                of ``token_ids_R``, whose slices are kept.
+            timing: Marks in the queue around the step.
+        """
         buffer = self._buffers[self._next]
         self._next = (self._next + 1) % len(self._buffers)
-        num_rows = len(token_ids_R)
-        buffer.tensor_R[:num_rows].copy_(token_ids_R, non_blocking=True)
+        buffer.slice_of(len(token_ids_R)).copy_(token_ids_R, non_blocking=True)
         on_host = None if logprobs is None else logprobs.start_download()
         buffer.event.record()
-        return DownloadingStep(buffer=buffer, num_rows=num_rows, logprobs=on_host)
+        return DownloadingStep(
+            buffer=buffer,
+            num_rows=len(token_ids_R) if num_rows is None else num_rows,
+            logprobs=on_host,
+            timing=timing,
+        )
 
 
 def _make_buffer(

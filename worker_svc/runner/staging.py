@@ -41,9 +41,9 @@ def make_event(device: torch.device) -> Event:
     return event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StagingBuffer:
-    """Host memory that copies leave from."""
+    """Host memory that copies leave from; a key of dicts."""
 
     tensor_W: torch.Tensor
     words: Int32Array
