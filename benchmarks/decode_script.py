@@ -29,7 +29,7 @@ def make_limits(num_rows: int) -> TableLimits:
 
 
 def decode_steps(num_rows: int, *, lease_steps: int = 1) -> Iterator[pb.RunStepsRequest]:
-    """Yield steps, or leases of ``lease_steps`` iterations, with the blocks they need, until lanes are full."""
+    """Yield steps, or leases of so many iterations, with the blocks they need, until lanes are full."""
     lanes = np.arange(num_rows)
     # Lanes differ in when they need a block, as requests do; nobody begins at a block's first slot.
     positions = 1 + lanes % (_BLOCK_SIZE - 1)

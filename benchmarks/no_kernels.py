@@ -37,7 +37,7 @@ def make_executor(limits: TableLimits, *, device: str = "cpu", step_seconds: flo
         )
     if step_seconds:
         queue = _DeviceQueue(step_seconds)
-        runner._results = ResultRing(  # noqa: SLF001
+        runner._results = ResultRing(
             fused_runner.NUM_RESULT_BUFFERS,
             limits.max_num_seqs,
             device=torch.device(device),

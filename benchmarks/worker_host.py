@@ -112,10 +112,10 @@ def _launch(executor: StepExecutor, step: Step, times: _Times) -> Any:
 
 
 def _time_runner(executor: StepExecutor, times: _Times) -> None:
-    runner: Any = executor._runner  # noqa: SLF001
+    runner: Any = executor._runner
     runner.launch = times.timed("runner", runner.launch)
-    runner._decode.stage = times.timed("stage", runner._decode.stage)  # noqa: SLF001
-    runner._download = times.timed("download", runner._download)  # noqa: SLF001
+    runner._decode.stage = times.timed("stage", runner._decode.stage)
+    runner._download = times.timed("download", runner._download)
 
 
 def _parse(data: bytes) -> Step:

@@ -4,7 +4,6 @@ The engine sends the next step as soon as a credit is back, and does nothing els
 before the clock starts. Knows nothing about models or kernels.
 """
 
-import asyncio
 import multiprocessing
 import os
 import time
@@ -44,7 +43,12 @@ def measure_round_trips(
         process, address = _start(stand_in)
         try:
             for steps in (1, lease_steps):
-                cases = [_time_stream(address, process.pid, num_rows, steps, num_steps) for _ in range(_ROUNDS)]
+                cases = [
+                    _time_stream(
+                        address, process.pid, num_rows=num_rows, lease_steps=steps, num_steps=num_steps
+                    )
+                    for _ in range(_ROUNDS)
+                ]
                 us, cpu_us = min(cases)
                 name = f"{num_rows} rows{f', leases of {steps}' if steps > 1 else ''}"
                 print(f"{name:28s}{us:10.1f}{cpu_us:10.1f}", flush=True)
@@ -91,19 +95,21 @@ def _serve(stand_in: StandIn, address: Connection) -> None:
     )
 
 
-def _time_stream(address: str, pid: int, num_rows: int, lease_steps: int, num_steps: int) -> tuple[float, float]:
+def _time_stream(
+    address: str, pid: int, *, num_rows: int, lease_steps: int, num_steps: int
+) -> tuple[float, float]:
     """Return microseconds a step, and of the server process's CPU time."""
     messages = []
     for request in decode_steps(num_rows, lease_steps=lease_steps):
         messages.append(request.SerializeToString())
         if len(messages) * lease_steps >= num_steps:
             break
-    seconds, cpu_seconds = uvloop.run(_run_stream(address, pid, messages))
+    seconds, cpu_seconds = uvloop.run(_run_stream(address, pid, messages=messages))
     num_steps = len(messages) * lease_steps
     return 1e6 * seconds / num_steps, 1e6 * cpu_seconds / num_steps
 
 
-async def _run_stream(address: str, pid: int, messages: list[bytes]) -> tuple[float, float]:
+async def _run_stream(address: str, pid: int, *, messages: list[bytes]) -> tuple[float, float]:
     options = (("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1))
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         call: Any = channel.stream_stream(_METHOD)()
