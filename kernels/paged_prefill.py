@@ -66,7 +66,7 @@ def paged_prefill(
         out: contiguous, like q_THD; new where None.
 
     Raises:
-        ValueError: shapes or dtypes do not fit each other.
+        ValueError: shapes or dtypes do not fit.
     Source: FlashAttention-2 (Dao, 2023).
     """
     check_paged_attention(q_THD, key_cache_NSKD, value_cache_NSKD, block_table_LM)
@@ -75,17 +75,15 @@ def paged_prefill(
     check_index("cu_seqlens_q", cu_seqlens_q, len(lanes_R) + 1)
     group = q_THD.shape[1] // key_cache_NSKD.shape[2]
     if tiles is None:
-        max_seqlen_q = max(1, int(cu_seqlens_q.diff().max())) if len(lanes_R) else 1
-        config = choose_prefill_config(max_seqlen_q, cache_NSKD=key_cache_NSKD, group=group)
+        longest = int(cu_seqlens_q.diff().max()) if len(lanes_R) else 0
+        config = choose_prefill_config(max(longest, 1), cache_NSKD=key_cache_NSKD, group=group)
         tiles = make_prefill_tiles(cu_seqlens_q, seq_lens_R, config=config, group=group)
     tokens_per_tile(tiles.config, group)
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_THD)
     if len(tiles.tiles_I2):
         rows = (block_table_LM, lanes_R, cu_seqlens_q, seq_lens_R, tiles.tiles_I2, out)
-        _launch(
-            (q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale=scale, config=tiles.config, fresh=fresh
-        )
+        _launch((q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale, config=tiles.config, fresh=fresh)
     return out
 
 
@@ -95,7 +93,7 @@ def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
     return head_bytes % 16 == 0 and row_bytes % 16 == 0 and qkv_TX.data_ptr() % 16 == 0
 
 
-def _launch(tensors, rows, *, scale: float, config: PrefillConfig, fresh: FreshRows | None) -> None:
+def _launch(tensors, rows, scale: float, *, config: PrefillConfig, fresh: FreshRows | None) -> None:
     q_THD, key_cache_NSKD, _ = tensors
     block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
     keys, values = None, None
