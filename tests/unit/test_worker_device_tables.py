@@ -11,7 +11,8 @@ from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.batch import checks
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import LaneParameters, SamplingFlavour
-from worker_svc.batch.sequence_table import BlockAppends, SequenceTable
+from worker_svc.batch.sequence_table import SequenceTable
+from worker_svc.batch.step_rows import BlockAppends
 from worker_svc.errors import ProtocolError
 from worker_svc.runner.device_tables import DeviceTables
 from worker_svc.runner.row_writer import RowWriter

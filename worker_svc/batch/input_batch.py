@@ -11,8 +11,9 @@ import numpy as np
 
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.sampling_rows import SamplingRows, gather_sampling_rows
-from worker_svc.batch.sequence_table import BlockAppends, SequenceTable, StepRows
+from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import Int32Array, Int64Array
+from worker_svc.batch.step_rows import BlockAppends, StepRows
 
 
 class InputBatch:
@@ -29,19 +30,22 @@ class InputBatch:
         """Rows of the step."""
         self.num_tokens = rows.num_tokens_total
         """Tokens of all rows."""
+        self.is_decode = rows.run is not None
+        """Whether there are rows, and each computes one token and samples the next."""
         self.appends: BlockAppends = rows.appends
         """What the step changed in the block table, admissions apart."""
-
-    @cached_property
-    def is_decode(self) -> bool:
-        """Whether there are rows, and each computes one token and samples the next."""
-        return 0 < self.num_rows == self.num_tokens and bool(self._rows.samples.all())
 
     @property
     def flavour(self) -> SamplingFlavour:
         """What it takes to sample the rows of a decode step."""
-        assert self.is_decode
-        return self._table.parameters.flavour_of(self._rows.lanes, num_known=self._rows.starts + 1)
+        assert self._rows.run is not None
+        return self._rows.run.flavour(self._table.parameters, self._rows.starts)
+
+    @property
+    def longest_first(self) -> Int64Array:
+        """(B,): the rows of a decode step by their length."""
+        assert self._rows.run is not None
+        return self._rows.run.longest_first
 
     @property
     def num_logprobs_plus_one(self) -> Int32Array:

@@ -47,10 +47,14 @@ class LaneParameters:
 
     def flavour_of(self, lanes: Int64Array, *, num_known: Int64Array) -> SamplingFlavour:
         """Tell what it takes to sample these lanes, each with so many tokens known."""
-        flavour = int(self._flavour[lanes].max(initial=0))
+        flavour = self.flavour_without_masks(lanes)
         if flavour < SamplingFlavour.FULL and (num_known < self._mask_end[lanes]).any():
             return SamplingFlavour.FULL
-        return SamplingFlavour(flavour)
+        return flavour
+
+    def flavour_without_masks(self, lanes: Int64Array) -> SamplingFlavour:
+        """Tell what it takes once all stop ids may be sampled."""
+        return SamplingFlavour(int(self._flavour[lanes].max(initial=0)))
 
     def set(self, lane: int, sampling: LaneSampling, *, num_prompt: int) -> None:
         """Store the parameters of a newly admitted lane over those of the lane before it."""
@@ -72,12 +76,12 @@ class LaneParameters:
         self.has_bias[lane] = len(sampling.bias_token_ids) > 0
         self.has_masks[lane] = sampling.min_tokens > 0 and len(sampling.stop_token_ids) > 0
         self._mask_end[lane] = num_prompt + sampling.min_tokens if self.has_masks[lane] else 0
-        self._flavour[lane] = self._flavour_without_masks(lane)
+        self._flavour[lane] = self._flavour_of_lane(lane)
         self.bias_token_ids[lane] = sampling.bias_token_ids
         self.bias_values[lane] = sampling.bias_values
         self.stop_token_ids[lane] = sampling.stop_token_ids
 
-    def _flavour_without_masks(self, lane: int) -> SamplingFlavour:
+    def _flavour_of_lane(self, lane: int) -> SamplingFlavour:
         if self.has_penalties[lane] or self.has_bias[lane] or self.num_logprobs_plus_one[lane]:
             return SamplingFlavour.FULL
         return SamplingFlavour.SAMPLED if self.temperature[lane] else SamplingFlavour.GREEDY

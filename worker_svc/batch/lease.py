@@ -5,16 +5,30 @@ any row does. Where the device runs ahead, a stop id is known one iteration late
 meanwhile, in its own blocks, is not told. Knows nothing about devices or who takes over when.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from worker_svc.batch.checks import check_rows
-from worker_svc.batch.sequence_table import NO_APPENDS, SequenceTable, StepRows
+from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import BoolArray, Int32Array, Int64Array, Logprobs, SampledTokens, Step
+from worker_svc.batch.step_rows import NO_APPENDS, StepRows
 from worker_svc.errors import ProtocolError
 
 MAX_LEASE_STEPS = 64
 ENDED = -1
 """Told for a row that had ended before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _LiveRows:
+    """The rows of a lease that go on, as of a number of changes of the lanes' ends."""
+
+    rows: Int64Array
+    lanes: Int64Array
+    num_granted: int
+    """Iterations that all of them take part in, unless a stop id is sampled."""
+    num_changes: int
 
 
 class Lease:
@@ -32,9 +46,10 @@ class Lease:
         self._num_steps = step.num_steps
         self._changes: StepRows | None = table.apply(step)
         """What the step changed before its rows, until that is handed on."""
-        self._lanes = step.row_lanes.astype(np.int64)
+        self._lanes = table.lanes_of(step)
         self._num_granted = step.row_num_tokens.astype(np.int64)
         _check_lease(table, step, lanes=self._lanes, num_granted=self._num_granted)
+        self._live: _LiveRows | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -43,21 +58,35 @@ class Lease:
 
     def next_iteration(self) -> "LeaseIteration | None":
         """Begin the next iteration; None where all rows have ended."""
-        is_live = (self._num_granted > self.num_iterations) & ~self._table.ends.has_ended[self._lanes]
-        rows = is_live.nonzero()[0]
-        if not len(rows):
+        live = self._live_rows()
+        if not len(live.rows):
             return None
         changes = self.take_changes()
         appends = NO_APPENDS if changes is None else changes.appends
         iteration = LeaseIteration(
             number=self.num_iterations,
             table=self._table,
-            rows=self._table.decode_rows(self._lanes[rows], step_id=self.step_id, appends=appends),
-            row_indices=rows,
+            rows=self._table.decode_rows(live.lanes, step_id=self.step_id, appends=appends),
+            row_indices=live.rows,
             num_rows=len(self._lanes),
         )
         self.num_iterations += 1
         return iteration
+
+    def _live_rows(self) -> "_LiveRows":
+        """Tell the rows that take part in the next iteration: the same object while they are the same."""
+        live, num_changes = self._live, self._table.ends.num_changes
+        if live is None or num_changes != live.num_changes or self.num_iterations >= live.num_granted:
+            is_live = (self._num_granted > self.num_iterations) & ~self._table.ends.has_ended[self._lanes]
+            rows = is_live.nonzero()[0]
+            is_all = len(rows) == len(self._lanes)
+            live = self._live = _LiveRows(
+                rows=rows,
+                lanes=self._lanes if is_all else self._lanes[rows],
+                num_granted=int(self._num_granted[rows].min(initial=self._num_steps)),
+                num_changes=num_changes,
+            )
+        return live
 
     def take_changes(self) -> StepRows | None:
         """Hand on what the step changed before its rows, if no iteration has done so."""
@@ -76,20 +105,24 @@ class LeaseIteration:
         self._table = table
         self._row_indices = row_indices
         self._num_rows = num_rows
-        self._incarnations = table.ends.incarnations(rows.lanes)
+        self._watched = table.watch(rows)
+        self._num_changes = table.ends.num_changes
 
     def told(self, sampled: SampledTokens) -> SampledTokens:
         """Give each of the lease's rows its token, or -1, and note the stop ids among them.
 
         Iterations must come in order.
         """
-        ends, lanes = self._table.ends, self.rows.lanes
-        goes_on = ~ends.has_ended[lanes]
+        ends = self._table.ends
+        is_whole = len(self._row_indices) == self._num_rows and ends.num_changes == self._num_changes
+        # Nothing has ended since the launch: most iterations are told as they were sampled.
+        told = sampled if is_whole else self._told_of_all(sampled, ~ends.has_ended[self.rows.lanes])
+        ends.note_sampled(self._watched, sampled.token_ids, positions=self.rows.starts + 1)
+        return told
+
+    def _told_of_all(self, sampled: SampledTokens, goes_on: BoolArray) -> SampledTokens:
         token_ids = np.full(self._num_rows, ENDED, np.int32)
         token_ids[self._row_indices[goes_on]] = sampled.token_ids[goes_on]
-        ends.note_sampled(
-            lanes, sampled.token_ids, positions=self.rows.starts + 1, incarnations=self._incarnations
-        )
         logprobs = sampled.logprobs
         return SampledTokens(
             token_ids=token_ids, logprobs=None if logprobs is None else self._spread(logprobs, goes_on)

@@ -107,4 +107,4 @@ class DecodeWords:
             self._block_ids[:num_appended] = appends.block_ids
         self._lanes[:num_live] = batch.lanes
         self._positions[:num_live] = batch.positions
-        self._order[:num_live] = np.argsort(-batch.positions, kind="stable")
+        self._order[:num_live] = batch.longest_first

@@ -10,8 +10,6 @@ Knows nothing about requests, tensors or streams.
     0                   num_computed               num_known     max_total
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from worker_svc.batch.checks import (
@@ -23,41 +21,12 @@ from worker_svc.batch.checks import (
     check_rows,
     has_equals,
 )
-from worker_svc.batch.lane_ends import LaneEnds
+from worker_svc.batch.decode_run import DecodeRun
+from worker_svc.batch.lane_ends import LaneEnds, WatchedRows
 from worker_svc.batch.lane_parameters import LaneParameters
 from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array, Step
+from worker_svc.batch.step_rows import NO_APPENDS, BlockAppends, StepRows, no_rows
 from worker_svc.errors import ProtocolError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockAppends:
-    """Blocks that lanes got after their admission: each stands at (lane, column) of the block table."""
-
-    lanes: Int64Array
-    columns: Int64Array
-    block_ids: Int32Array
-
-    def __len__(self) -> int:
-        return len(self.block_ids)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRows:
-    """The rows of an applied step, in the engine's order, and what changed in the block table."""
-
-    step_id: int
-    lanes: Int64Array
-    num_tokens: Int64Array
-    starts: Int64Array
-    """Absolute position of each row's first token."""
-    samples: BoolArray
-    num_tokens_total: int
-    appends: BlockAppends
-
-
-NO_APPENDS = BlockAppends(
-    lanes=np.empty(0, np.int64), columns=np.empty(0, np.int64), block_ids=np.empty(0, np.int32)
-)
 
 
 class SequenceTable:
@@ -76,7 +45,14 @@ class SequenceTable:
         self.max_total = np.zeros(limits.max_num_seqs, np.int64)
         self.incarnation = np.zeros(limits.max_num_seqs, np.uint64)
         self.is_held = np.zeros(limits.max_num_seqs, np.bool_)
+        self._room = np.zeros(limits.max_num_seqs, np.int64)
+        """Tokens that a lane can have computed when it samples, by its slots and max_total."""
         self._last_step_id = 0
+        self._ones = np.ones(limits.max_num_seqs, np.int32).tobytes()
+        self._rows_data: bytes | None = None
+        """The rows that were checked last; None once any lane was released."""
+        self._row_lanes: Int64Array = np.empty(0, np.int64)
+        self._run: DecodeRun | None = None
 
     @property
     def num_lanes_held(self) -> int:
@@ -87,6 +63,7 @@ class SequenceTable:
         """Forget all lanes; the next step is the first of an epoch."""
         self.is_held[:] = False
         self._last_step_id = 0
+        self._rows_data = self._run = None
 
     def apply(self, step: Step) -> StepRows:
         """Apply releases, admissions, block appends and rows, in this order.
@@ -99,36 +76,76 @@ class SequenceTable:
             ProtocolError: naming field, value and limit.
         """
         appends = self._apply_changes(step)
-        num_tokens_total = self._check_row_shapes(step)
-        if step.num_steps > 1:
-            return self.decode_rows(np.empty(0, np.int64), step_id=step.step_id, appends=appends)
-        lanes, num_tokens = step.row_lanes.astype(np.int64), step.row_num_tokens.astype(np.int64)
+        lanes = self.lanes_of(step)
+        if step.num_steps > 1 or not len(lanes):
+            return no_rows(step_id=step.step_id, appends=appends)
+        if self._are_decodes(step):
+            return self.decode_rows(lanes, step_id=step.step_id, appends=appends)
+        num_tokens = step.row_num_tokens.astype(np.int64)
         return StepRows(
             step_id=step.step_id,
             lanes=lanes,
             num_tokens=num_tokens,
             starts=self._advance(lanes, num_tokens, samples=step.row_samples),
             samples=step.row_samples,
-            num_tokens_total=num_tokens_total,
+            num_tokens_total=int(num_tokens.sum()),
             appends=appends,
         )
 
+    def lanes_of(self, step: Step) -> Int64Array:
+        """Check the rows' shapes and lanes, and return the lanes: the same array for the same rows.
+
+        Raises:
+            ProtocolError: naming field, value and limit.
+        """
+        data = step.row_lanes.tobytes()
+        is_known = data == self._rows_data
+        if not (is_known and self._are_decodes(step)):
+            self._check_row_shapes(step)
+        if not is_known:
+            self._check_held("row_lanes", step.row_lanes)
+            check_distinct("row_lanes", step.row_lanes)
+            self._rows_data, self._row_lanes = data, step.row_lanes.astype(np.int64)
+        return self._row_lanes
+
     def decode_rows(self, lanes: Int64Array, *, step_id: int, appends: BlockAppends) -> StepRows:
-        """Compute one token of each of these lanes, and sample the next.
+        """Compute one token of each of these lanes, which are some, and sample the next.
+
+        Args:
+            lanes: The same array as in the step before costs least.
+            step_id: Of the step.
+            appends: What it changed.
 
         Raises:
             ProtocolError: if a lane cannot go on so.
         """
-        num_tokens, samples = np.ones(len(lanes), np.int64), np.ones(len(lanes), np.bool_)
+        run = self._run
+        if run is None or run.lanes is not lanes:
+            run = self._run = self._begin_run(lanes)
+        if not run.num_steps_left:
+            run.num_steps_left = self._count_steps_left(run)
+        starts = run.starts
+        ends = starts + 1
+        run.starts = ends
+        run.num_steps_left -= 1
+        self.num_computed[lanes] = ends
+        self.num_known[lanes] = ends + 1
         return StepRows(
             step_id=step_id,
             lanes=lanes,
-            num_tokens=num_tokens,
-            starts=self._advance(lanes, num_tokens, samples=samples),
-            samples=samples,
+            num_tokens=run.num_tokens,
+            starts=starts,
+            samples=run.samples,
             num_tokens_total=len(lanes),
             appends=appends,
+            run=run,
         )
+
+    def watch(self, rows: StepRows) -> WatchedRows:
+        """Take down what ends the requests of the rows that sample."""
+        if rows.run is not None:
+            return rows.run.watched
+        return self.ends.watch(rows.lanes[rows.samples])
 
     def _apply_changes(self, step: Step) -> BlockAppends:
         """Apply all that comes before the rows; return what it appends."""
@@ -147,6 +164,7 @@ class SequenceTable:
         self._check_held("released_lanes", lanes)
         check_distinct("released_lanes", lanes)
         self.is_held[lanes] = False
+        self._rows_data = self._run = None
 
     def _admit(self, admission: Admission) -> None:
         check_admission(admission, self.limits)
@@ -161,6 +179,7 @@ class SequenceTable:
         self.num_known[lane] = len(admission.token_ids)
         self.num_prompt[lane] = admission.num_prompt_tokens
         self.max_total[lane] = admission.max_total_tokens
+        self._room[lane] = min(num_blocks * self.limits.block_size, admission.max_total_tokens - 1)
         self.incarnation[lane] = admission.incarnation
         self.parameters.set(lane, admission.sampling, num_prompt=admission.num_prompt_tokens)
         self.ends.admit(admission)
@@ -182,11 +201,20 @@ class SequenceTable:
         self.block_table[rows, columns] = block_ids
         # Of a lane that stands here twice, the last one counts: the larger number.
         self.num_blocks[rows] = columns + 1
-        self.num_slots[rows] = (columns + 1) * self.limits.block_size
+        num_slots = (columns + 1) * self.limits.block_size
+        self.num_slots[rows] = num_slots
+        self._room[rows] = np.minimum(num_slots, self.max_total[rows] - 1)
         return BlockAppends(lanes=rows, columns=columns, block_ids=block_ids)
 
-    def _check_row_shapes(self, step: Step) -> int:
-        """Check rows without their lanes' state; return the sum of their tokens."""
+    def _are_decodes(self, step: Step) -> bool:
+        """Tell whether each row computes one token and samples the next."""
+        num_rows = len(step.row_lanes)
+        # As bytes: 0.5 us whatever the number of rows.
+        is_one = step.row_num_tokens.tobytes() == self._ones[: 4 * num_rows]
+        return is_one and step.row_samples.tobytes() == b"\1" * num_rows
+
+    def _check_row_shapes(self, step: Step) -> None:
+        """Check rows without their lanes' state."""
         num_rows, most_tokens = len(step.row_lanes), self.limits.max_num_batched_tokens
         check_equal_length("row_num_tokens", step.row_num_tokens, of="row_lanes", num_expected=num_rows)
         check_equal_length("row_samples", step.row_samples, of="row_lanes", num_expected=num_rows)
@@ -194,12 +222,22 @@ class SequenceTable:
         if num_rows and (np.minimum.reduce(step.row_num_tokens) < 1 or num_tokens > most_tokens):
             check_range("row_num_tokens", step.row_num_tokens, low=1, high=most_tokens)
             raise ProtocolError.of("sum of row_num_tokens", num_tokens, f"be at most {most_tokens}")
-        self._check_held("row_lanes", step.row_lanes)
-        check_distinct("row_lanes", step.row_lanes)
-        return num_tokens
+
+    def _begin_run(self, lanes: Int64Array) -> DecodeRun:
+        run = DecodeRun(lanes, self.num_computed[lanes], watched=self.ends.watch(lanes))
+        if not np.array_equal(run.starts + 1, self.num_known[lanes]):
+            self._refuse_row_ends(lanes, run.starts + 1, samples=run.samples)
+        return run
+
+    def _count_steps_left(self, run: DecodeRun) -> int:
+        num_left = int((self._room[run.lanes] - run.starts).min(initial=self.limits.max_model_len))
+        if num_left < 1:
+            self._refuse_row_ends(run.lanes, run.starts + 1, samples=run.samples)
+        return num_left
 
     def _advance(self, lanes: Int64Array, num_tokens: Int64Array, *, samples: BoolArray) -> Int64Array:
         """Count the rows' tokens as computed and known; return where each row starts."""
+        self._run = None
         starts = self.num_computed[lanes]
         ends = starts + num_tokens
         known = self.num_known[lanes]

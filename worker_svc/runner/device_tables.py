@@ -9,8 +9,8 @@ import torch
 
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import TableShape
-from worker_svc.batch.sequence_table import BlockAppends
 from worker_svc.batch.step import Admission
+from worker_svc.batch.step_rows import BlockAppends
 from worker_svc.runner.row_writer import RowWrite, RowWriter
 
 

@@ -14,8 +14,9 @@ import numpy as np
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lease import Lease
-from worker_svc.batch.sequence_table import SequenceTable, StepRows
+from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import SampledTokens, Step, StepResult
+from worker_svc.batch.step_rows import StepRows
 from worker_svc.runner.device_times import DeviceTimes, HostClock
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
 
@@ -157,19 +158,11 @@ class StepExecutor:
 
     def _noting_ends(self, rows: StepRows) -> Callable[[SampledTokens], SampledTokens]:
         """Make what notes the stop ids among a step's tokens, for leases that come after it."""
-        ends = self._table.ends
-        is_all = rows.samples.all()
-        lanes = rows.lanes if is_all else rows.lanes[rows.samples]
-        positions = rows.starts + rows.num_tokens
-        incarnations = ends.incarnations(lanes)
+        ends, watched = self._table.ends, self._table.watch(rows)
+        positions = (rows.starts + rows.num_tokens)[rows.samples] if rows.run is None else rows.starts + 1
 
         def tell(sampled: SampledTokens) -> SampledTokens:
-            ends.note_sampled(
-                lanes,
-                sampled.token_ids,
-                positions=positions if is_all else positions[rows.samples],
-                incarnations=incarnations,
-            )
+            ends.note_sampled(watched, sampled.token_ids, positions=positions)
             return sampled
 
         return tell
