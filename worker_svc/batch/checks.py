@@ -10,6 +10,8 @@ import numpy as np
 from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array
 from worker_svc.errors import ProtocolError
 
+_FEW_VALUES = 64
+"""A set takes 0.6 us for 17 values, where sorting takes 3; for 256 it takes longer."""
 MAX_BIASES = 1024
 MAX_STOP_IDS = 128
 MAX_LOGPROBS_PLUS_ONE = 21
@@ -54,6 +56,8 @@ def check_distinct(field: str, lanes: Int32Array) -> None:
 
 def has_equals(values: Int32Array | Int64Array) -> bool:
     """Tell whether a value stands in ``values`` more than once."""
+    if len(values) <= _FEW_VALUES:
+        return len(set(values.tolist())) < len(values)
     ordered = np.sort(values)
     return bool((ordered[1:] == ordered[:-1]).any())
 

@@ -19,19 +19,30 @@ class DecodeRun:
     Args:
         lanes: int64.
         starts: Position of the token that each lane computes next.
+        num_until_length: Steps until the first lane has all its tokens.
         watched: The lanes' stop ids.
     """
 
-    def __init__(self, lanes: Int64Array, starts: Int64Array, *, watched: WatchedRows) -> None:
+    def __init__(
+        self, lanes: Int64Array, starts: Int64Array, *, num_until_length: int, watched: WatchedRows
+    ) -> None:
         self.lanes = lanes
         self.starts = starts
         self.watched = watched
-        self.num_steps_left = 0
-        """Steps that all lanes are known to have room for."""
+        self.num_until_length = num_until_length
+        self.num_checked = 0
+        """Steps that all lanes are known to have slots and tokens left for."""
         self.num_tokens = np.ones(len(lanes), np.int64)
         self.samples = np.ones(len(lanes), np.bool_)
         self._flavour: SamplingFlavour | None = None
         """Once it cannot change any more."""
+
+    def go_on(self) -> Int64Array:
+        """Count a step; return where the next one starts."""
+        self.num_until_length -= 1
+        self.num_checked -= 1
+        self.starts = self.starts + 1
+        return self.starts
 
     def flavour(self, parameters: LaneParameters, starts: Int64Array) -> SamplingFlavour:
         """Tell what it takes to sample the step that starts there."""

@@ -45,8 +45,6 @@ class SequenceTable:
         self.max_total = np.zeros(limits.max_num_seqs, np.int64)
         self.incarnation = np.zeros(limits.max_num_seqs, np.uint64)
         self.is_held = np.zeros(limits.max_num_seqs, np.bool_)
-        self._room = np.zeros(limits.max_num_seqs, np.int64)
-        """Tokens that a lane can have computed when it samples, by its slots and max_total."""
         self._last_step_id = 0
         self._ones = np.ones(limits.max_num_seqs, np.int32).tobytes()
         self._rows_data: bytes | None = None
@@ -122,12 +120,10 @@ class SequenceTable:
         run = self._run
         if run is None or run.lanes is not lanes:
             run = self._run = self._begin_run(lanes)
-        if not run.num_steps_left:
-            run.num_steps_left = self._count_steps_left(run)
+        if not run.num_checked:
+            self._check_run(run)
         starts = run.starts
-        ends = starts + 1
-        run.starts = ends
-        run.num_steps_left -= 1
+        ends = run.go_on()
         self.num_computed[lanes] = ends
         self.num_known[lanes] = ends + 1
         return StepRows(
@@ -179,7 +175,6 @@ class SequenceTable:
         self.num_known[lane] = len(admission.token_ids)
         self.num_prompt[lane] = admission.num_prompt_tokens
         self.max_total[lane] = admission.max_total_tokens
-        self._room[lane] = min(num_blocks * self.limits.block_size, admission.max_total_tokens - 1)
         self.incarnation[lane] = admission.incarnation
         self.parameters.set(lane, admission.sampling, num_prompt=admission.num_prompt_tokens)
         self.ends.admit(admission)
@@ -201,9 +196,7 @@ class SequenceTable:
         self.block_table[rows, columns] = block_ids
         # Of a lane that stands here twice, the last one counts: the larger number.
         self.num_blocks[rows] = columns + 1
-        num_slots = (columns + 1) * self.limits.block_size
-        self.num_slots[rows] = num_slots
-        self._room[rows] = np.minimum(num_slots, self.max_total[rows] - 1)
+        self.num_slots[rows] = (columns + 1) * self.limits.block_size
         return BlockAppends(lanes=rows, columns=columns, block_ids=block_ids)
 
     def _are_decodes(self, step: Step) -> bool:
@@ -224,16 +217,19 @@ class SequenceTable:
             raise ProtocolError.of("sum of row_num_tokens", num_tokens, f"be at most {most_tokens}")
 
     def _begin_run(self, lanes: Int64Array) -> DecodeRun:
-        run = DecodeRun(lanes, self.num_computed[lanes], watched=self.ends.watch(lanes))
-        if not np.array_equal(run.starts + 1, self.num_known[lanes]):
-            self._refuse_row_ends(lanes, run.starts + 1, samples=run.samples)
+        starts = self.num_computed[lanes]
+        num_until_length = int((self.max_total[lanes] - 1 - starts).min())
+        run = DecodeRun(lanes, starts, num_until_length=num_until_length, watched=self.ends.watch(lanes))
+        if not np.array_equal(starts + 1, self.num_known[lanes]):
+            self._refuse_row_ends(lanes, starts + 1, samples=run.samples)
         return run
 
-    def _count_steps_left(self, run: DecodeRun) -> int:
-        num_left = int((self._room[run.lanes] - run.starts).min(initial=self.limits.max_model_len))
-        if num_left < 1:
+    def _check_run(self, run: DecodeRun) -> None:
+        """Count the steps that all rows have slots and tokens left for."""
+        num_slots_left = int((self.num_slots[run.lanes] - run.starts).min())
+        run.num_checked = min(num_slots_left, run.num_until_length)
+        if run.num_checked < 1:
             self._refuse_row_ends(run.lanes, run.starts + 1, samples=run.samples)
-        return num_left
 
     def _advance(self, lanes: Int64Array, num_tokens: Int64Array, *, samples: BoolArray) -> Int64Array:
         """Count the rows' tokens as computed and known; return where each row starts."""
