@@ -5,6 +5,7 @@ as late as a GPU would bring them that takes so long for a step. Knows nothing a
 """
 
 import ctypes
+import threading
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -84,12 +85,19 @@ class _NoGraphs:
         assert key in self._keys
 
 
-class _DeviceQueue:
-    """When the last step that was launched will be done."""
+class _DeviceQueue(threading.local):
+    """When the last step that was launched will be done; all launches come from one thread."""
 
     def __init__(self, step_seconds: float) -> None:
         self.step_ns = round(step_seconds * 1e9)
         self.end_ns = 0
+        self._is_set = False
+
+    def end_sleeps_in_time(self) -> None:
+        """Have this thread's sleeps end on time: they end 50 us late otherwise."""
+        if not self._is_set:
+            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+            self._is_set = True
 
 
 class _StepEnd:
@@ -106,6 +114,5 @@ class _StepEnd:
     def synchronize(self) -> None:
         left_ns = self._end_ns - time.perf_counter_ns()
         if left_ns > 0:
-            # Sleeps end 50 us late otherwise; the setting is the thread's.
-            ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
+            self._queue.end_sleeps_in_time()
             time.sleep(left_ns / 1e9)
