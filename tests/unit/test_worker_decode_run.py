@@ -25,7 +25,8 @@ def table_of_two() -> SequenceTable:
 
 
 def starts_of(rows: StepRows) -> list[int]:
-    return rows.starts.tolist()
+    starts: list[int] = rows.starts.tolist()
+    return starts
 
 
 def test_the_same_rows_go_on_where_they_ended() -> None:
