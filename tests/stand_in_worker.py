@@ -220,7 +220,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         """Send the next result of a step or lease; tell whether it is the last."""
         now_seconds = asyncio.get_running_loop().time
         await self._pass_gate()
-        if step.num_steps > 1 and step.step_id < epoch.taken_over_by:
+        may_end = step.num_steps > 1 and (iteration > 0 or not step.take_over)
+        if may_end and step.step_id < epoch.taken_over_by:
             self.leases.num_ended_early += 1
             result = ended_lease(step, iteration)
         else:

@@ -33,13 +33,17 @@ class PlanRun:
         return self.plan.num_steps > 1 and not self.is_taken_over
 
     def take_over(self, delay: int) -> int:
-        """Have a lease end after ``delay`` more iterations; return how many are left for those behind it."""
+        """Have a lease end after ``delay`` more iterations; one that took over runs one at least.
+
+        Returns:
+            How many are left for those behind it.
+        """
         if self.plan.num_steps == 1:
             return delay
         num_more = min(delay, self.num_allowed - self.num_told)
         if not self.is_taken_over:
             self.is_taken_over = True
-            self.num_allowed = self.num_told + num_more
+            self.num_allowed = max(int(self.plan.takes_over), self.num_told + num_more)
         return delay - num_more
 
     def next_result(self, *, is_end_apart: bool) -> StepResult:

@@ -134,6 +134,23 @@ def test_a_step_that_takes_over_ends_leases_that_have_not_begun(num_steps_ahead:
     assert compute.stop(5)
 
 
+@pytest.mark.parametrize("num_steps_ahead", [0, 1])
+def test_a_lease_that_took_over_runs_once_although_it_is_taken_over(num_steps_ahead: int) -> None:
+    compute, _, epoch, results = _with_leases(num_steps_ahead)
+    compute.submit(epoch, step(2, [(0, 3, True)], num_steps=3))
+    compute.submit(epoch, step(3, [(0, 2, True)], num_steps=2, takes_over=True))
+    compute.submit(epoch, step(4, [(0, 1, True)], takes_over=True))
+    compute.start()
+    assert _told(results, 5) == [
+        (1, 0, [6], True),
+        (2, 0, [], True),
+        (3, 0, [7], False),
+        (3, 1, [], True),
+        (4, 0, [8], True),
+    ]
+    assert compute.stop(5)
+
+
 def test_a_step_that_takes_over_ends_a_lease_at_its_next_boundary() -> None:
     compute, runner, epoch, results = _with_leases(0)
     compute.submit(epoch, step(2, [(0, 6, True)], num_steps=6))

@@ -43,6 +43,7 @@ class Lease:
         self.num_iterations = 0
         """Iterations begun."""
         self._table = table
+        self._takes_over = step.takes_over
         self._num_steps = step.num_steps
         self._changes: StepRows | None = table.apply(step)
         """What the step changed before its rows, until that is handed on."""
@@ -55,6 +56,11 @@ class Lease:
     def is_complete(self) -> bool:
         """Whether all iterations have begun."""
         return self.num_iterations == self._num_steps
+
+    @property
+    def is_first_due(self) -> bool:
+        """Whether an iteration runs whatever takes over: leases that take each other over must get on."""
+        return self._takes_over and self.num_iterations == 0
 
     def next_iteration(self) -> "LeaseIteration | None":
         """Begin the next iteration; None where all rows have ended."""

@@ -181,7 +181,7 @@ class ComputeThread:
             return
         try:
             pending = None
-            if not epoch.is_taken_over(lease.step_id):
+            if lease.is_first_due or not epoch.is_taken_over(lease.step_id):
                 pending = self._executor.launch_iteration(lease)
             if pending is None or lease.is_complete:
                 self._lease = None
