@@ -71,6 +71,10 @@ SHAPES = {
         architecture="qwen3",
         config=_shape(6, 2, 16, 48, rope_parameters=DEFAULT_ROPE, attention_bias=True),
     ),
+    # For kernels in Triton's interpreter, where a layer is long.
+    "qwen3_one_layer": CheckpointShape(
+        architecture="qwen3", config=_shape(3, 1, 16, 48, num_hidden_layers=1)
+    ),
     "qwen3_untied_sharded": CheckpointShape(
         architecture="qwen3",
         config=_shape(4, 1, 32, 64, tie_word_embeddings=False, num_hidden_layers=3),

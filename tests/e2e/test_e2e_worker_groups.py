@@ -12,7 +12,7 @@ from stepwire_client import GenerationStream, StepwireClient
 from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
 from tools.services import Service, running
 
-NUM_REQUESTS = 12
+NUM_REQUESTS = 8
 PATIENCE = ("--silence-limit-seconds", "2")
 
 

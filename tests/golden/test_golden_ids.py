@@ -16,6 +16,7 @@ from scheduler_svc.core.types import Request, SamplingParams
 from tests.core_with_worker import CoreWithWorker, core_limits
 from worker_svc.config import WorkerConfig
 from worker_svc.runner.load import load_worker
+from worker_svc.runner.worker_info import LoadedWorker
 
 SHAPES = ["qwen3_tiny", "qwen3_gqa3", "qwen3_untied_sharded", "llama3_rope", "llama_tied"]
 NUM_TOKENS = 64
@@ -54,7 +55,8 @@ def _others(number: int) -> list[Request]:
 
 @pytest.fixture(scope="module")
 def make_loop(checkpoint_folder: Callable[[str], Path]) -> Run:
-    """Return a function that joins a core with a worker for a shape and limits."""
+    """Return a function that joins a new core with a worker for a shape and limits, loaded once."""
+    workers: dict[tuple[str, tuple[Any, ...]], LoadedWorker] = {}
 
     def make(
         shape: str,
@@ -70,7 +72,8 @@ def make_loop(checkpoint_folder: Callable[[str], Path]) -> Run:
             "max_num_batched_tokens": 256,
         }
         config = WorkerConfig(model=str(checkpoint_folder(shape)), torch_threads=1, **(sizes | limits))
-        worker = load_worker(config)
+        key = (shape, tuple(sorted(limits.items())))
+        worker = workers[key] = workers.get(key) or load_worker(config)
         return CoreWithWorker(
             executor=worker.executor,
             limits=core_limits(worker.info.limits),
@@ -139,20 +142,23 @@ class TestEveryShape:
     def test_alone(self, shape: str, sampling: SamplingParams, expected: Expected, make_loop: Run) -> None:
         assert make_loop(shape).run([_request(1, sampling=sampling)]) == [expected(shape, sampling)]
 
-    def test_batched_with_16_others(
-        self, shape: str, sampling: SamplingParams, expected: Expected, make_loop: Run
-    ) -> None:
+
+@pytest.mark.parametrize("shape", SHAPES)
+class TestEveryShapeInBatches:
+    def test_with_16_others(self, shape: str, expected: Expected, make_loop: Run) -> None:
         others = _others(16)
-        ids = make_loop(shape).run([*others[:8], _request(1, sampling=sampling), *others[8:]])
-        assert ids[8] == expected(shape, sampling)
+        ours = [_request(1, sampling=GREEDY), _request(2, sampling=SEEDED)]
+        ids = make_loop(shape).run([*others[:8], *ours, *others[8:]])
+        assert ids[8:10] == [expected(shape, GREEDY), expected(shape, SEEDED)]
 
     def test_with_preemptions_for_want_of_blocks(
-        self, shape: str, sampling: SamplingParams, expected: Expected, make_loop: Run
+        self, shape: str, expected: Expected, make_loop: Run
     ) -> None:
         loop = make_loop(shape, num_blocks=12, depth=3, max_model_len=128)
-        ids = loop.run([_request(number, sampling=sampling) for number in range(4)])
+        samplings = [GREEDY, SEEDED, GREEDY, SEEDED]
+        ids = loop.run([_request(number, sampling=sampling) for number, sampling in enumerate(samplings)])
         assert loop.core.state().num_preemptions_total > 0
-        assert ids == [expected(shape, sampling)] * 4
+        assert ids == [expected(shape, sampling) for sampling in samplings]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
@@ -188,22 +194,18 @@ class TestEveryWay:
         assert loop.run([_request(1, sampling=sampling)]) == [expected(shape, sampling)]
         assert loop.finished["r1"].num_prefix_hit_tokens == 2 * BLOCK_SIZE
 
-    @pytest.mark.parametrize("depth", [1, 2, 3, 4])
-    @pytest.mark.parametrize("offset", [-1, 0, 1])
-    def test_with_a_preemption_at_a_block_border(
-        self,
-        shape: str,
-        sampling: SamplingParams,
-        offset: int,
-        depth: int,
-        expected: Expected,
-        make_loop: Run,
-    ) -> None:
-        preempt = _PreemptAt([k * BLOCK_SIZE + offset for k in (3, 4, 6)])
-        loop = make_loop(shape, depth=depth, before_schedule=preempt)
-        ids = loop.run([_request(1, sampling=sampling), *_others(2)])
-        assert not preempt.left, "it was preempted at each length"
-        assert ids[0] == expected(shape, sampling)
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_with_a_preemption_at_a_block_border(
+    sampling: SamplingParams, offset: int, depth: int, expected: Expected, make_loop: Run
+) -> None:
+    preempt = _PreemptAt([k * BLOCK_SIZE + offset for k in (3, 4, 6)])
+    loop = make_loop("qwen3_gqa3", depth=depth, before_schedule=preempt)
+    ids = loop.run([_request(1, sampling=sampling), *_others(2)])
+    assert not preempt.left, "it was preempted at each length"
+    assert ids[0] == expected("qwen3_gqa3", sampling)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -49,10 +49,24 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         load_worker(WorkerConfig(model=str(tmp_path / "nowhere")))
 
 
-def test_a_truncated_file_is_named(folder: Path) -> None:
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(StartupError, match=r"model\.safetensors"):
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("name", "breakage"),
+    [
+        ("model.safetensors", _truncate),
+        ("model.safetensors", Path.unlink),
+        ("config.json", Path.unlink),
+        ("config.json", lambda path: path.write_text("{")),
+    ],
+)
+def test_a_missing_or_broken_file_is_named(
+    folder: Path, name: str, breakage: Callable[[Path], object]
+) -> None:
+    breakage(folder / name)
+    with pytest.raises(StartupError, match=name.replace(".", r"\.")):
         load_worker(WorkerConfig(model=str(folder), num_blocks=4))
 
 

@@ -3,9 +3,13 @@
 One thread: on shared cores more of them are slower, not faster.
 """
 
+import inspect
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -23,6 +27,33 @@ def pytest_configure() -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_interpreter() -> Iterator[None]:
+    """Find what the interpreter replaces in triton.language once, not in each launch and each call.
+
+    That search is half of a launch's time.
+    """
+    if torch.cuda.is_available():
+        yield
+        return
+    from triton.language import core  # noqa: PLC0415
+    from triton.runtime import interpreter  # noqa: PLC0415
+
+    @cache
+    def names_of(package: Any) -> tuple[str, ...]:
+        return tuple(name for name, member in inspect.getmembers(package) if core.is_builtin(member))
+
+    def patch(package: Any, builder: Any, *scope: Any) -> None:
+        names = names_of(package)
+        if core.is_builtin(getattr(package, names[0])):  # else all are replaced already
+            for name in names:
+                interpreter._patch_attr(package, name, getattr(package, name), builder, *scope)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(interpreter, "_patch_builtin", patch)
+        yield
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +82,22 @@ PLACES = [
 ]
 
 
+ONE_PLACE = [param for param in PLACES if param.id != "cpu-float16"]
+
+
 @pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Place:
     """Return each device and dtype in turn, as far as this machine has them."""
-    place: Place = request.param
+    return _if_there(request.param)
+
+
+@pytest.fixture(params=ONE_PLACE)
+def one_place(request: pytest.FixtureRequest) -> Place:
+    """Return what ``place`` does, but one dtype on a CPU: for what does not hang on how inputs are read."""
+    return _if_there(request.param)
+
+
+def _if_there(place: Place) -> Place:
     has_gpu = torch.cuda.is_available()
     if (place.device == "cuda") != has_gpu:
         pytest.skip("the GPU runs these tests itself" if has_gpu else "there is no GPU")

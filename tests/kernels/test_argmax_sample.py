@@ -46,16 +46,16 @@ def test_draws_are_those_of_the_reference(vocab_size: int, place: Place) -> None
     assert draw(logits_RV, rows).token_ids == draw_ref(logits_RV, rows)
 
 
-def test_a_chunks_size_changes_nothing(place: Place) -> None:
+def test_a_chunks_size_changes_nothing(one_place: Place) -> None:
     rows = [Row(temperature=0.8, top_p=0.7, seed=seed) for seed in range(3)]
-    logits_RV = _logits(3, 300, place)
+    logits_RV = _logits(3, 300, one_place)
     expected = draw_ref(logits_RV, rows)
     for chunk_size in (16, 128, 512):
         assert draw(logits_RV, rows, chunk_size=chunk_size).token_ids == expected
 
 
-def test_a_row_is_the_same_alone_and_in_any_batch(place: Place) -> None:
-    logits_RV = _logits(5, 200, place)
+def test_a_row_is_the_same_alone_and_in_any_batch(one_place: Place) -> None:
+    logits_RV = _logits(5, 200, one_place)
     rows = [
         Row(temperature=0.0),
         Row(temperature=0.9, seed=1, position=4),
@@ -69,8 +69,8 @@ def test_a_row_is_the_same_alone_and_in_any_batch(place: Place) -> None:
         assert draw(logits_RV[index : index + 1], [row]).token_ids == [batched[index]]
 
 
-def test_infinite_logits_and_nan_harm_only_their_row(place: Place) -> None:
-    logits_RV = _logits(6, 300, place)
+def test_infinite_logits_and_nan_harm_only_their_row(one_place: Place) -> None:
+    logits_RV = _logits(6, 300, one_place)
     rows = [Row(seed=seed, top_p=0.9) for seed in range(6)]
     expected = draw_ref(logits_RV, rows)
     logits_RV[1] = float("nan")
@@ -84,10 +84,10 @@ def test_infinite_logits_and_nan_harm_only_their_row(place: Place) -> None:
     assert all(0 <= token < 300 for token in drawn)
 
 
-def test_draws_follow_the_softmax(place: Place) -> None:
+def test_draws_follow_the_softmax(one_place: Place) -> None:
     num_draws = 80
     weights = torch.tensor([1.0, 2.0, 3.0, 4.0])
-    logits_RV = weights.log().expand(num_draws, -1).to(place.device, place.dtype).contiguous()
+    logits_RV = weights.log().expand(num_draws, -1).to(one_place.device, one_place.dtype).contiguous()
     rows = [Row(seed=9, position=position) for position in range(num_draws)]
     drawn = draw(logits_RV, rows, chunk_size=4)
     counts = torch.bincount(torch.tensor(drawn.token_ids), minlength=4)

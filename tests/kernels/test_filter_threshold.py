@@ -18,7 +18,7 @@ def _name(row: Row) -> str:
 
 
 def _border_seeds(logits_V: torch.Tensor, row: Row) -> list[int]:
-    """Return seeds with which the last token kept wins, and with which the first one dropped would."""
+    """Return a seed with which the last token kept wins, and one with which the first one dropped would."""
     scaled_V = (logits_V.float().cpu() - logits_V.float().amax().cpu()) / row.temperature
     lowest = lowest_kept_ref(
         scaled_V[None],
@@ -33,7 +33,7 @@ def _border_seeds(logits_V: torch.Tensor, row: Row) -> list[int]:
     )
     dropped_V = scaled_V < lowest
     if not dropped_V.any():
-        return [0, 1, 2]
+        return [0, 1]
     last_kept = scaled_V.masked_fill(dropped_V, float("inf")).amin()
     first_dropped = scaled_V.masked_fill(~dropped_V, float("-inf")).amax()
     seeds = torch.arange(NUM_SEEDS_TRIED)
@@ -42,7 +42,7 @@ def _border_seeds(logits_V: torch.Tensor, row: Row) -> list[int]:
     is_last_kept_R, is_first_dropped_R = won_R == last_kept, won_R == first_dropped
     assert is_last_kept_R.any()
     assert is_first_dropped_R.any()
-    return [int(is_last_kept_R.int().argmax()), *seeds[is_first_dropped_R][:2].tolist()]
+    return [int(is_last_kept_R.int().argmax()), int(is_first_dropped_R.int().argmax())]
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,11 @@ def _border_seeds(logits_V: torch.Tensor, row: Row) -> list[int]:
     ],
     ids=lambda value: _name(value) if isinstance(value, Row) else str(value),
 )
-def test_the_last_kept_is_drawn_and_the_first_dropped_is_not(row: Row, is_ranked: bool, place: Place) -> None:
+def test_the_last_kept_is_drawn_and_the_first_dropped_is_not(
+    row: Row, is_ranked: bool, one_place: Place
+) -> None:
     logits_V = torch.randn(VOCAB_SIZE, generator=torch.Generator().manual_seed(0)) * 2
-    logits_V = logits_V.to(place.device, place.dtype)
+    logits_V = logits_V.to(one_place.device, one_place.dtype)
     seeds = _border_seeds(logits_V, row)
     rows = [Row(**{**vars(row), "seed": seed, "position": POSITION}) for seed in seeds]
     logits_RV = logits_V.expand(len(rows), -1).contiguous()
@@ -85,9 +87,9 @@ def test_the_last_kept_is_drawn_and_the_first_dropped_is_not(row: Row, is_ranked
 
 @pytest.mark.parametrize("top_p", [1.0, 0.7])
 @pytest.mark.parametrize("top_k", [3, 9, 70])
-def test_more_ties_than_candidates_are_all_kept(top_k: int, top_p: float, place: Place) -> None:
+def test_more_ties_than_candidates_are_all_kept(top_k: int, top_p: float, one_place: Place) -> None:
     # Two tokens on top, then 90 that tie; the others, a little lower, may never be drawn.
-    logits_RV = torch.zeros(2, 300, device=place.device, dtype=place.dtype)
+    logits_RV = torch.zeros(2, 300, device=one_place.device, dtype=one_place.dtype)
     logits_RV[:, 100:190] = 1
     logits_RV[:, [150, 250]] = 2
     rows = [Row(temperature=2.0, top_k=top_k, top_p=top_p, seed=seed) for seed in range(2)]

@@ -213,7 +213,7 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
     for module in (fused_runner, mixed_step):
         monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
     set_ways(monkeypatch, *["cublas"] * 5)
-    *both, _ = executors(checkpoint_folder("qwen3_gqa3"), has_graphs=True)
+    *both, _ = executors(checkpoint_folder("qwen3_one_layer"), has_graphs=True)
     fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs
 
@@ -236,9 +236,10 @@ def test_a_llama_model_has_no_norms_on_queries_and_keys(
 
 
 def test_a_lease_gives_the_tokens_of_single_steps_until_a_row_stops(
-    checkpoint_folder: Callable[[str], Path],
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fused, plain, _ = executors(checkpoint_folder("qwen3_gqa3"))
+    set_ways(monkeypatch, *["cublas"] * 5)
+    fused, plain, _ = executors(checkpoint_folder("qwen3_one_layer"))
     expected = Epoch(plain)
     expected.run((1, 6, True), (0, 1, True), admissions=(admit(1, PROMPTS[3]), admit(0, PROMPTS[1])))
     for _ in range(4):

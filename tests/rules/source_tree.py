@@ -46,16 +46,19 @@ class Module:
         return names
 
 
-@cache
 def read_modules(*folders: str) -> tuple[Module, ...]:
     """Parse every Python file under ``folders`` of the repository, in the order of their paths."""
+    return tuple(module for folder in folders for module in _read_folder(folder))
+
+
+@cache
+def _read_folder(folder: str) -> tuple[Module, ...]:
     return tuple(
         Module(
             path=path.relative_to(REPOSITORY).as_posix(),
             text=path.read_text(encoding="utf-8"),
             tree=ast.parse(path.read_bytes()),
         )
-        for folder in folders
         for path in sorted((REPOSITORY / folder).rglob("*.py"))
     )
 
