@@ -83,7 +83,6 @@ def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles)
         decode rows has lane -1; no tile has a padded prefill row.
     """
     num_decode, sampling = batch.num_decode_rows, batch.sampling
-    is_padded_decode = shape.num_decode_rows - num_decode
     lanes, seq_lens, bounds = batch.lanes, batch.seq_lens, batch.cu_seqlens_q[num_decode:]
     num_over = shape.num_prefill_rows - (batch.num_rows - num_decode)
     tiles = make_tiles(batch.query_lens[num_decode:], seq_lens[num_decode:], num_tiles=shape.num_tiles)
@@ -92,13 +91,13 @@ def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles)
         "positions": _padded(batch.positions, shape.num_tokens, 0),
         "lanes": np.concatenate(
             (
-                _padded(lanes[:num_decode], num_decode + is_padded_decode, PADDING_LANE),
+                _padded(lanes[:num_decode], shape.num_decode_rows, PADDING_LANE),
                 _padded(lanes[num_decode:], shape.num_prefill_rows, 0),
             )
         ),
         "seq_lens": np.concatenate(
             (
-                _padded(seq_lens[:num_decode], num_decode + is_padded_decode, 0),
+                _padded(seq_lens[:num_decode], shape.num_decode_rows, 0),
                 _padded(seq_lens[num_decode:], shape.num_prefill_rows, 0),
             )
         ),
