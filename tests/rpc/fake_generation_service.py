@@ -125,6 +125,7 @@ class FakeGenerationService(GenerationServiceServicer):
         context.add_callback(self.has_left.set)
         self._fail(context)
         for action in request_iterator:
+            self._fail(context)  # a test may have set it since the call began
             request = action.generate
             self.requests.append(request)
             if request.text == "bad":
