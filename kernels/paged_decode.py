@@ -105,11 +105,8 @@ def _launch(
     tensors, workspace: DecodeWorkspace, scale: float, config: DecodeConfig, *, is_dependent: bool
 ) -> None:
     q_BHD, key_cache_NSKD, _, block_table_LM = tensors[:4]
-    num_rows, num_heads, head_dim = q_BHD.shape
-    block_size, num_kv_heads = key_cache_NSKD.shape[1:3]
-    group = num_heads // num_kv_heads
-    group_padded, dim_padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
-    paged_decode_kernel[(num_rows * num_kv_heads, config.num_splits)](
+    num_rows, num_heads = q_BHD.shape[:2]
+    paged_decode_kernel[(num_rows * key_cache_NSKD.shape[2], config.num_splits)](
         *tensors,
         workspace.partial_X,
         workspace.lse_X,
@@ -117,20 +114,30 @@ def _launch(
         scale * LOG2_E,
         q_BHD.stride(0),
         block_table_LM.stride(0),
-        BLOCK_SIZE=block_size,
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=group,
-        GROUP_PADDED=group_padded,
-        HEAD_DIM=head_dim,
-        DIM_PADDED=dim_padded,
-        NUM_SPLITS=config.num_splits,
-        # A joined chunk is held in registers: 64 a thread.
-        CHUNK=min(config.num_splits, max(1, 2048 * config.num_warps // (group_padded * dim_padded))),
-        TILE=config.tile_size,
-        NUM_STAGES=config.num_stages,
-        num_warps=config.num_warps,
+        **launch_constants(key_cache_NSKD, num_heads, config),
         **launch_options(is_dependent and can_depend(q_BHD.device)),
     )
+
+
+def launch_constants(key_cache_NSKD: torch.Tensor, num_heads: int, config: DecodeConfig) -> dict[str, int]:
+    """Return the constants of a decode attention kernel, and its warps."""
+    block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
+    group = num_heads // num_kv_heads
+    group_padded, dim_padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
+    return {
+        "BLOCK_SIZE": block_size,
+        "NUM_KV_HEADS": num_kv_heads,
+        "GROUP": group,
+        "GROUP_PADDED": group_padded,
+        "HEAD_DIM": head_dim,
+        "DIM_PADDED": dim_padded,
+        "NUM_SPLITS": config.num_splits,
+        # A joined chunk is held in registers: 64 a thread.
+        "CHUNK": min(config.num_splits, max(1, 2048 * config.num_warps // (group_padded * dim_padded))),
+        "TILE": config.tile_size,
+        "NUM_STAGES": config.num_stages,
+        "num_warps": config.num_warps,
+    }
 
 
 def paged_decode_ref(

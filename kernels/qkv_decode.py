@@ -13,7 +13,7 @@ import triton
 from kernels.decode_config import DecodeConfig, DecodeWorkspace, choose_qkv_decode_config
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.paged_checks import check_index, check_paged_attention
-from kernels.paged_decode import LOG2_E, checked_workspace, paged_decode_ref
+from kernels.paged_decode import LOG2_E, checked_workspace, launch_constants, paged_decode_ref
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store, qk_norm_rope_store_ref
 from kernels.qkv_decode_kernel import qkv_decode_kernel
 
@@ -90,11 +90,8 @@ def _launch(
     tensors, workspace: DecodeWorkspace, scale: float, eps: float, config: DecodeConfig, *, is_dependent: bool
 ) -> None:
     qkv_BX, cos_sin_PD, key_cache_NSKD, block_table_LM, out = (tensors[index] for index in (0, 1, 4, 7, 10))
-    num_rows, num_heads, head_dim = out.shape
-    block_size, num_kv_heads = key_cache_NSKD.shape[1:3]
-    group = num_heads // num_kv_heads
-    group_padded, dim_padded = triton.next_power_of_2(group), max(16, triton.next_power_of_2(head_dim))
-    qkv_decode_kernel[(num_rows * num_kv_heads, config.num_splits)](
+    num_rows, num_heads = out.shape[:2]
+    qkv_decode_kernel[(num_rows * key_cache_NSKD.shape[2], config.num_splits)](
         *tensors,
         workspace.partial_X,
         workspace.lse_X,
@@ -105,18 +102,7 @@ def _launch(
         cos_sin_PD.stride(0),
         block_table_LM.stride(0),
         config.min_split_tiles,
-        BLOCK_SIZE=block_size,
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=group,
-        GROUP_PADDED=group_padded,
-        HEAD_DIM=head_dim,
-        DIM_PADDED=dim_padded,
-        NUM_SPLITS=config.num_splits,
-        # A joined chunk is held in registers: 64 a thread.
-        CHUNK=min(config.num_splits, max(1, 2048 * config.num_warps // (group_padded * dim_padded))),
-        TILE=config.tile_size,
-        NUM_STAGES=config.num_stages,
-        num_warps=config.num_warps,
+        **launch_constants(key_cache_NSKD, num_heads, config),
         **launch_options(is_dependent and can_depend(qkv_BX.device)),
     )
 

@@ -14,7 +14,7 @@ import triton
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.small_batch_dot import small_batch_dot_kernel
 from kernels.small_batch_kernel import small_batch_kernel
-from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch
+from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch, num_gated
 
 __all__ = [
     "MAX_INPUTS",
@@ -118,9 +118,7 @@ def norm_gate_up_silu(
     tile: Tile | None = None,
 ) -> torch.Tensor:
     """Return out_RF = silu(gate) * up of the normalized x; arguments as norm_linear's."""
-    F = len(weight_XI) // 2
-    if len(weight_XI) % 2:
-        raise ValueError(f"weight must have an even number of rows, gates and ups, but has {len(weight_XI)}")
+    F = num_gated(weight_XI)
     out_RF = x_RI.new_empty((len(x_RI), F)) if out is None else out
     check_small_batch(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
     return _launch(

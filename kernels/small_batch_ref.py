@@ -47,6 +47,13 @@ def norm_gate_up_silu_ref(
     return silu(gate_RF) * up_RF
 
 
+def num_gated(weight_XI: torch.Tensor) -> int:
+    """Return F; raise ValueError where the weight has not as many gates as ups."""
+    if len(weight_XI) % 2:
+        raise ValueError(f"weight must have an even number of rows, gates and ups, but has {len(weight_XI)}")
+    return len(weight_XI) // 2
+
+
 def check_small_batch(
     x_RI: torch.Tensor,
     weight_OI: torch.Tensor,

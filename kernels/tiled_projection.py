@@ -15,7 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.row_squares import SQUARES_CHUNK, check_squares, sum_squares
-from kernels.small_batch_ref import check_projection
+from kernels.small_batch_ref import check_projection, num_gated
 from kernels.tiled_config import (
     MAX_TILES,
     ProjectionTile,
@@ -122,9 +122,7 @@ def norm_gate_up_silu(
     tile: ProjectionTile | None = None,
 ) -> torch.Tensor:
     """Return out_RF = silu(gate) * up of the normalized x; arguments as norm_linear's."""
-    F = len(weight_XI) // 2
-    if len(weight_XI) % 2:
-        raise ValueError(f"weight must have an even number of rows, gates and ups, but has {len(weight_XI)}")
+    F = num_gated(weight_XI)
     out_RF = x_RI.new_empty((len(x_RI), F)) if out is None else out
     check_projection(x_RI, weight_XI, norm_weight_I, None, out_RF, F)
     is_normed = norm_weight_I is not None if is_normed is None else is_normed
