@@ -9,7 +9,17 @@ import pytest
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
 from scheduler_svc.engine.convert import result_from_pb
-from tests.rpc.worker_harness import Stream, Worker, admission, end_of, int32_bytes, result_of, rows, serving
+from tests.rpc.worker_harness import (
+    Stream,
+    Worker,
+    admission,
+    end_of,
+    int32_bytes,
+    result_of,
+    rows,
+    serving,
+    until,
+)
 from worker_svc.batch.step import Logprobs, SampledTokens, StepResult
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.convert import join_results, result_to_proto
@@ -52,7 +62,10 @@ async def test_one_step_that_takes_over_needs_no_credit(worker: Worker) -> None:
     await call.write(rows(1, (0, 3), admissions=[admission(0)]))
     assert await result_of(call) == (1, [3])
     worker.runner.gate.clear()
-    for step_id in (2, 3, 4):
+    await call.write(rows(2, (0, 3), num_steps=3))
+    # A lease that is taken over before its first iteration ends at once, and its credit comes back.
+    await until(lambda: worker.runner.num_launched == 2)
+    for step_id in (3, 4):
         await call.write(rows(step_id, (0, 3), num_steps=3))
     await call.write(rows(5, (0, 1), take_over=True))
     await call.write(rows(6, (0, 1), take_over=True))
