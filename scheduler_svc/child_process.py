@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any, Self
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
@@ -22,18 +23,25 @@ from scheduler_svc.errors import StepwireError
 _LISTENING = "listening"
 
 
-def run_engine_child(connection: Connection, config: SchedulerConfig, *, socket_path: str) -> None:
+def run_engine_child(
+    connection: Connection, config: SchedulerConfig, *, socket_path: str, metrics_folder: Path | None
+) -> None:
     """Run the engine in this process, until it is stopped."""
     # Imported in the child only: the supervisor itself needs no grpc, which costs 0.2 s and 50 MB.
     from scheduler_svc.engine.server import run_engine  # noqa: PLC0415
 
     on_listening = _prepare_child(connection, config)
     with _failure_told(connection):
-        run_engine(config, socket_path=socket_path, on_listening=on_listening)
+        run_engine(config, socket_path=socket_path, metrics_folder=metrics_folder, on_listening=on_listening)
 
 
 def run_frontend_child(
-    connection: Connection, config: SchedulerConfig, *, socket_path: str, frontend_index: int
+    connection: Connection,
+    config: SchedulerConfig,
+    *,
+    socket_path: str,
+    metrics_folder: Path | None,
+    frontend_index: int,
 ) -> None:
     """Run one front end in this process, until it is stopped."""
     from scheduler_svc.frontend.server import run_frontend  # noqa: PLC0415
@@ -41,7 +49,11 @@ def run_frontend_child(
     on_listening = _prepare_child(connection, config)
     with _failure_told(connection):
         run_frontend(
-            config, frontend_index=frontend_index, socket_path=socket_path, on_listening=on_listening
+            config,
+            frontend_index=frontend_index,
+            socket_path=socket_path,
+            metrics_folder=metrics_folder,
+            on_listening=on_listening,
         )
 
 

@@ -61,6 +61,8 @@ class SchedulerConfig:
     """The same for the first step of its size that a worker runs: it may have kernels to compile."""
     silence_limit_seconds: float = 10.0
     """A worker counts as lost when it sends nothing for this long; it sends a heartbeat a second."""
+    metrics_port: int = -1
+    """Port of the Prometheus metrics, on --host. 0 picks a free one, and a line tells it. -1: none."""
     check_invariants: bool = False
     """Check the core's invariants after every call: slow, for finding bugs."""
     log_level: str = "info"
@@ -74,6 +76,7 @@ class SchedulerConfig:
             raise ConfigError.of("host", self.host, "name an address to listen on")
         self._check_workers()
         self._check_range("port", 0, 65535)
+        self._check_range("metrics_port", -1, 65535)
         self._check_range("frontends", 1, 256)
         self._check_range("max_steps_in_flight", 1, _MAX_STEPS_IN_FLIGHT)
         self._check_range("max_lease_steps", 1, _MAX_LEASE_STEPS)

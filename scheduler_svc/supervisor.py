@@ -21,6 +21,7 @@ from typing import Any
 from scheduler_svc.child_process import ChildProcess, run_engine_child, run_frontend_child
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.kept_child import KeptChild
+from scheduler_svc.scraped import serve_metrics
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _ENGINE_STOP_SECONDS = 5.0
@@ -39,14 +40,20 @@ def supervise(config: SchedulerConfig, say: Callable[[str], None]) -> int:
         The exit code: 0 after a stop signal, 1 when a process could not start.
 
     Raises:
-        ConfigError: if the port cannot be had.
+        ConfigError: if a port cannot be had.
     """
     with ExitStack() as stack:
         reserved = stack.enter_context(reserve_port(config.host, config.port))
         config = replace(config, port=reserved.getsockname()[1])
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepwire-"))
+        metrics_folder = stack.enter_context(serve_metrics(config, say))
         wakeup = stack.enter_context(_stop_signals_as_bytes())
-        supervisor = Supervisor(config, socket_path=str(Path(folder) / "engine.sock"), wakeup=wakeup)
+        supervisor = Supervisor(
+            config,
+            socket_path=str(Path(folder) / "engine.sock"),
+            metrics_folder=metrics_folder,
+            wakeup=wakeup,
+        )
         return supervisor.run(say)
 
 
@@ -74,12 +81,20 @@ def reserve_port(host: str, port: int) -> socket.socket:
 class Supervisor:
     """The processes of one scheduler service, from start to end."""
 
-    def __init__(self, config: SchedulerConfig, *, socket_path: str, wakeup: socket.socket) -> None:
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        socket_path: str,
+        metrics_folder: Path | None,
+        wakeup: socket.socket,
+    ) -> None:
         self._config = config
+        places: dict[str, Any] = {"socket_path": socket_path, "metrics_folder": metrics_folder}
         self._wakeup = wakeup
         now_seconds = time.monotonic()
         self._engine = KeptChild(
-            partial(ChildProcess.start, run_engine_child, config, name="engine", socket_path=socket_path),
+            partial(ChildProcess.start, run_engine_child, config, name="engine", **places),
             now_seconds=now_seconds,
         )
         self._frontends = tuple(
@@ -89,8 +104,8 @@ class Supervisor:
                     run_frontend_child,
                     config,
                     name=f"front end {index}",
-                    socket_path=socket_path,
                     frontend_index=index,
+                    **places,
                 ),
                 now_seconds=now_seconds,
             )

@@ -13,7 +13,7 @@ from stepwire.worker.v1 import worker_service_pb2 as pb
 from scheduler_svc.core.plan import Admission, Logprobs, StepPlan, StepResult
 from scheduler_svc.core.types import Float32Array, Int32Array, SamplingParams
 from scheduler_svc.engine.limits import PROTOCOL_VERSION
-from scheduler_svc.engine.values import ModelIdentity, WorkerFacts
+from scheduler_svc.engine.values import ModelIdentity, StepTimes, WorkerFacts
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
@@ -140,6 +140,16 @@ def sampling_from_pb(sampling: pb.LaneSampling, seed: int) -> SamplingParams:
         stop_token_ids=tuple(int32_array(sampling.stop_token_ids).tolist()),
         min_tokens=sampling.min_tokens,
         num_logprobs_plus_one=sampling.num_logprobs_plus_one,
+    )
+
+
+def times_from_pb(result: pb.StepResult) -> StepTimes:
+    """Read what the worker measured."""
+    return StepTimes(
+        num_iterations=result.num_iterations,
+        busy_seconds=result.busy_time_ns / 1e9,
+        idle_seconds=result.idle_time_ns / 1e9,
+        held_seconds=result.held_time_ns / 1e9,
     )
 
 

@@ -18,6 +18,7 @@ from scheduler_svc.engine.fanout import tokens_by_owner
 from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.live_requests import LiveRequest, LiveRequests
 from scheduler_svc.engine.mailboxes import Inbox, Outbox
+from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.owners import Owners
 from scheduler_svc.engine.values import (
     ArrivedRequest,
@@ -41,17 +42,19 @@ _TIMER_MARGIN_SECONDS = 0.001
 class Engine:
     """Joins the front ends to the worker groups."""
 
-    def __init__(self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits) -> None:
+    def __init__(self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits, meter: EngineMeter) -> None:
         """Make an engine that is not running yet.
 
         Args:
             inbox: where events are posted: the worker links', and those of ``attach``ed front ends.
             groups: the worker groups, whose links post to the same inbox.
             waits: says when requests are told that they wait for a worker.
+            meter: counts what ends.
         """
         self._inbox = inbox
         self._groups = groups
         self._waits = waits
+        self._meter = meter
         self._owners = Owners()
         self._live = LiveRequests()
         self._deadlines = Deadlines()
@@ -74,6 +77,7 @@ class Engine:
             core=self._groups.core_state(),
             workers=self._groups.statuses(),
             uptime_ns=time.monotonic_ns() - self._started_ns,
+            num_frontends=len(self._owners),
         )
 
     async def run(self) -> None:
@@ -174,6 +178,7 @@ class Engine:
 
     def _note_finished(self, finished: FinishedRequest) -> None:
         """Forget a request that the core has ended, and have its owner told."""
+        self._meter.note_ended(finished.reason)
         live = self._live.remove(finished.request_id)
         self._deadlines.discard(finished.request_id)
         assert len(self._deadlines) <= len(self._live), "only live requests have deadlines"

@@ -23,6 +23,10 @@ class Owners:
         self._ended: dict[int, list[EndedRequest]] = {}
         self._statuses: dict[int, dict[int, LiveStatus]] = {}
 
+    def __len__(self) -> int:
+        """Tell how many are attached."""
+        return len(self._outboxes)
+
     def attach(self, outbox: Outbox) -> int:
         """Take in a front end; return its number, which is never used again."""
         self._num_attached_total += 1

@@ -9,6 +9,8 @@ how long things took.
 import math
 from dataclasses import dataclass
 
+from scheduler_svc.engine.values import StepTimes
+
 _NEWEST_SHARE = 0.125
 """Share of the newest measurement in a running mean."""
 _COVER = 2.0
@@ -51,6 +53,15 @@ class WorkerPace:
     def lease_length(self, *, num_credits: int, most: int) -> int:
         """Choose how many iterations a step of decodes should have; see the function."""
         return lease_length(self.decode_seconds, self.round_trip_seconds, num_credits=num_credits, most=most)
+
+    def note_answer(self, times: StepTimes, *, is_decode: bool, seconds_since_sent: float) -> None:
+        """Take in the times of a result to a step that was sent so long ago."""
+        self.note_result(
+            busy_seconds=times.busy_seconds,
+            idle_seconds=times.idle_seconds,
+            num_decodes=times.num_iterations if is_decode else 0,
+        )
+        self.note_round_trip(seconds_since_sent - times.held_seconds)
 
     def note_result(self, *, busy_seconds: float, idle_seconds: float, num_decodes: int) -> None:
         """Take in the times of a result that tells so many iterations of a step of decodes."""

@@ -25,6 +25,7 @@ from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.limits import lower_limits
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Inbox
+from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.servicer import EngineServicer
 from scheduler_svc.engine.step_clock import StepLimits
 from scheduler_svc.engine.tasks import run_until_first
@@ -32,16 +33,24 @@ from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import Waits
 from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
 from scheduler_svc.errors import ModelFolderError
+from telemetry.sampling import keep_sampling
 
 _SERVICE_NAME = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
 
 
-def run_engine(config: SchedulerConfig, *, socket_path: str, on_listening: Callable[[], None]) -> None:
+def run_engine(
+    config: SchedulerConfig,
+    *,
+    socket_path: str,
+    metrics_folder: Path | None,
+    on_listening: Callable[[], None],
+) -> None:
     """Run the engine until SIGTERM.
 
     Args:
         config: the service's options; ``model`` names a folder.
         socket_path: unix socket that the front ends attach to.
+        metrics_folder: where the board of metrics stands; None: nobody looks.
         on_listening: called once the socket takes streams.
 
     Raises:
@@ -50,7 +59,8 @@ def run_engine(config: SchedulerConfig, *, socket_path: str, on_listening: Calla
         ConfigError: if a flag is above what the first workers can hold, likewise.
     """
     identity = read_identity(Path(config.model))
-    uvloop.run(_serve(config, identity, socket_path=socket_path, on_listening=on_listening))
+    meter = EngineMeter.on_board(metrics_folder, config.worker)
+    uvloop.run(_serve(config, identity, meter, socket_path=socket_path, on_listening=on_listening))
 
 
 def read_identity(folder: Path) -> ModelIdentity:
@@ -70,15 +80,21 @@ def read_identity(folder: Path) -> ModelIdentity:
 
 
 async def _serve(
-    config: SchedulerConfig, identity: ModelIdentity, *, socket_path: str, on_listening: Callable[[], None]
+    config: SchedulerConfig,
+    identity: ModelIdentity,
+    meter: EngineMeter,
+    *,
+    socket_path: str,
+    on_listening: Callable[[], None],
 ) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    engine, links = make_engine(config, identity, link_options=link_options_of(config))
+    engine, links = make_engine(config, identity, link_options=link_options_of(config), meter=meter)
     server = await start_server(EngineServicer(engine), socket_path=socket_path)
     on_listening()
     try:
-        await run_until_first(engine.run(), *(link.run() for link in links), _returned(stop))
+        sampling = keep_sampling(lambda: meter.sample(engine.state()), meter.cpu_seconds)
+        await run_until_first(engine.run(), *(link.run() for link in links), sampling, _returned(stop))
     finally:
         await server.stop(grace=None)
 
@@ -111,10 +127,12 @@ def make_engine(
     *,
     link_options: Sequence[LinkOptions],
     waits: Waits | None = None,
+    meter: EngineMeter | None = None,
 ) -> tuple[Engine, tuple[WorkerLink, ...]]:
     """Wire an engine and the links to its worker groups; all of them have still to be run."""
     inbox = Inbox()
     fencing_number = time.time_ns()
+    meter = meter or EngineMeter.on_board(None, tuple(options.address for options in link_options))
     links = tuple(
         WorkerLink(
             options,
@@ -122,11 +140,12 @@ def make_engine(
             fencing_number=fencing_number,
             accept=lambda facts: lower_limits(config, facts),
             post=inbox.post,
+            meter=meter.groups[options.group],
         )
         for options in link_options
     )
     groups = WorkerGroups([WorkerGroup(link, is_checked=config.check_invariants) for link in links])
-    return Engine(inbox, groups, waits=waits or Waits()), links
+    return Engine(inbox, groups, waits=waits or Waits(), meter=meter), links
 
 
 async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:

@@ -6,6 +6,7 @@ nothing here decides anything.
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import NamedTuple
 
 from scheduler_svc.core.plan import CoreState, Logprobs, StepResult
 from scheduler_svc.core.types import CoreLimits, FinishReason, Int32Array, Request
@@ -40,6 +41,21 @@ class WorkerFacts:
     dtype: str
     attention_backend: str
     tp_size: int
+
+
+class StepTimes(NamedTuple):
+    """What a worker measured of the iterations that one result tells.
+
+    A named tuple, since each step has one.
+    """
+
+    num_iterations: int
+    busy_seconds: float
+    """How long the device computed them."""
+    idle_seconds: float
+    """How long it had nothing to do before, while lanes were held."""
+    held_seconds: float
+    """How long the worker had the step for until this result."""
 
 
 # ---- into the loop ----
@@ -229,3 +245,5 @@ class EngineState:
     """Of all groups together; None before the first worker came."""
     workers: tuple[WorkerStatus, ...]
     uptime_ns: int
+    num_frontends: int = 0
+    """Front ends that are attached."""

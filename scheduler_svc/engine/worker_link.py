@@ -30,6 +30,7 @@ from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.types import CoreLimits
 from scheduler_svc.engine import convert
 from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.meter import GroupMeter
 from scheduler_svc.engine.pace import WorkerPace
 from scheduler_svc.engine.step_clock import StepClock, StepLimits
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
@@ -86,6 +87,7 @@ class WorkerLink:
         fencing_number: int,
         accept: Callable[[WorkerFacts], CoreLimits],
         post: Callable[[Event], None],
+        meter: GroupMeter,
     ) -> None:
         """Make a link that is not connected yet.
 
@@ -95,12 +97,14 @@ class WorkerLink:
             fencing_number: grows with every engine start.
             accept: gives the limits to run under; raises ConfigError to refuse the worker.
             post: takes events, in order; never waits.
+            meter: counts steps.
         """
         self._options = options
         self._expected = expected
         self._hello = convert.hello_to_pb(expected, fencing_number)
         self._accept = accept
         self._post = post
+        self._meter = meter
         self._is_up = False
         self._reason = ""
         self._logged_seconds = 0.0
@@ -147,6 +151,7 @@ class WorkerLink:
         may_send = self.may_take_over if plan.takes_over else self.has_credit
         assert may_send, f"step {plan.step_id} has no credit"
         self._steps.add(plan, time.monotonic())
+        self._meter.note_plan(len(plan.row_lanes))
         self._outgoing.put_nowait(convert.plan_to_pb(plan))
 
     async def run(self) -> None:
@@ -260,12 +265,9 @@ class WorkerLink:
         except ValueError as error:
             raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
         step = self._steps.take_answer(result, time.monotonic())
-        self.pace.note_result(
-            busy_seconds=message.busy_time_ns / 1e9,
-            idle_seconds=message.idle_time_ns / 1e9,
-            num_decodes=message.num_iterations if step.is_decode else 0,
-        )
-        self.pace.note_round_trip(step.seconds_since_sent - message.held_time_ns / 1e9)
+        times = convert.times_from_pb(message)
+        self.pace.note_answer(times, is_decode=step.is_decode, seconds_since_sent=step.seconds_since_sent)
+        self._meter.note_result(times)
         for part in result.parts():
             self._post(ResultArrived(group=self._options.group, result=part))
 

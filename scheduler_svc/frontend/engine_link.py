@@ -17,6 +17,7 @@ from stepwire.v1 import generation_service_pb2
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import RequestInterruptedError, StepwireError, WorkerUnavailableError
 from scheduler_svc.frontend import engine_convert
+from scheduler_svc.frontend.meter import TokenMeter
 from scheduler_svc.frontend.outbox import Outbox
 from scheduler_svc.frontend.streams import Verdict
 from scheduler_svc.frontend.values import CheckedRequest, Ended, EngineFacts, RequestStatus, TokenLogprobs
@@ -67,12 +68,14 @@ class EngineLink:
         *,
         frontend_index: int,
         on_facts: Callable[[EngineFacts | None], Awaitable[None]],
+        meter: TokenMeter,
     ) -> None:
         """Prepare a link; ``on_facts`` is told what the engine tells of itself, None when it is gone."""
         self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}", options=_CHANNEL_OPTIONS)
         self._stub = engine_service_pb2_grpc.EngineServiceStub(self._channel)
         self._frontend_index = frontend_index
         self._on_facts = on_facts
+        self._meter = meter
         self._outbox = Outbox()
         self._sinks: dict[int, OutputSink] = {}
         self._last_handle = 0
@@ -192,6 +195,7 @@ class EngineLink:
                 sinks[handle].told_status(status)
         tokens = engine_convert.read_tokens(outputs)
         logprobs = engine_convert.read_logprobs(outputs) if outputs.logprob_counts else [None] * len(tokens)
+        self._meter.begin_message()
         for (handle, token_id), token_logprobs in zip(tokens, logprobs, strict=True):
             sink = sinks.get(handle)
             if sink is None:  # ended here while the token was on its way
@@ -204,6 +208,7 @@ class EngineLink:
                         handle, verdict.reason, num_output_tokens=verdict.num_output_tokens
                     )
                 )
+        self._meter.end_message()
         for message in outputs.ended:
             self._end(message)
 

@@ -15,6 +15,7 @@ from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import DuplicateRequestError, RequestInterruptedError
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
+from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.open_requests import OpenRequest, OpenRequests
 from scheduler_svc.frontend.request_check import check_options, check_request
 from scheduler_svc.frontend.resume import resume_generation
@@ -46,13 +47,21 @@ class _Attempt:
 class Generator:
     """Runs generations against one engine."""
 
-    def __init__(self, model: ServedModel, link: EngineLink, *, max_pending: int = MAX_PENDING) -> None:
+    def __init__(
+        self,
+        model: ServedModel,
+        link: EngineLink,
+        *,
+        meter: FrontendMeter,
+        max_pending: int = MAX_PENDING,
+    ) -> None:
         """Serve ``model`` through ``link``; ``max_pending`` bounds each request's buffer."""
         self.model = model
         self.open_requests = OpenRequests()
         self.engine_facts: EngineFacts | None = None
         """What the engine told last; None while it is gone."""
         self._link = link
+        self._meter = meter
         self._max_pending = max_pending
         self._turns = WriteTurns()
         self._write_delay = WriteDelay()
@@ -78,7 +87,7 @@ class Generator:
         self._write_delay.note_new_stream()
         self._turns.note_new_stream()
         asked = _with_drawn(asked)
-        with self.open_requests.enter(asked.request_id) as entry:
+        with self._meter.request(), self.open_requests.enter(asked.request_id) as entry:
             checked = await self._check(asked)
             generation = self._make_generation(checked)
             ended = await resume_generation(generation, checked)
@@ -108,6 +117,7 @@ class Generator:
             num_prompt_tokens=len(attempt.checked.prompt_token_ids),
             arrival_ns=attempt.arrival_ns,
             max_pending=self._max_pending,
+            meter=self._meter.tokens,
         )
         ended, handle = attempt.ended, 0
         if attempt.entry.is_aborted_early and ended is None:
@@ -118,7 +128,7 @@ class Generator:
             timeout_ns = _timeout_ns(attempt.seconds_left())
             handle = self._link.submit(attempt.checked, stream, timeout_ns=timeout_ns)
         try:
-            await deliver(
+            final = await deliver(
                 stream,
                 attempt.tell,
                 turns=self._turns,
@@ -132,6 +142,8 @@ class Generator:
             ) from error
         finally:
             self._link.abandon(handle)
+        resume = attempt.checked.asked.resume
+        self._meter.note_final(final, num_known_tokens=0 if resume is None else len(resume.token_ids))
 
     def abort(self, request_id: str) -> None:
         """Abort a request of any front end; unknown ids are ignored."""

@@ -26,10 +26,16 @@ _log = logging.getLogger(__name__)
 _access_log = logging.getLogger("stepwire.access")
 
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
+NoteCall = Callable[[str, str], None]
+"""Takes a call's method and the name of its status."""
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the behaviour of each call."""
+
+    def __init__(self, note_call: NoteCall) -> None:
+        """Tell ``note_call`` of each call that ends."""
+        self._note_call = note_call
 
     async def intercept_service(
         self,
@@ -42,12 +48,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             return handler
         given_id = dict(handler_call_details.invocation_metadata).get(_CALL_ID_KEY)
         return _wrap_handler(
-            handler, method=handler_call_details.method, call_id=str(given_id or uuid4().hex)
+            handler,
+            method=handler_call_details.method,
+            call_id=str(given_id or uuid4().hex),
+            note_call=self._note_call,
         )
 
 
 def _wrap_handler(
-    handler: grpc.RpcMethodHandler[Any, Any], *, method: str, call_id: str
+    handler: grpc.RpcMethodHandler[Any, Any], *, method: str, call_id: str, note_call: NoteCall
 ) -> grpc.RpcMethodHandler[Any, Any]:
     """Return a handler of the same kind; ours are coroutines, unary or writing to their context."""
     kinds: tuple[tuple[Any, Callable[..., grpc.RpcMethodHandler[Any, Any]]], ...] = (
@@ -58,7 +67,7 @@ def _wrap_handler(
     behaviour, make = next(kind for kind in kinds if kind[0] is not None)
     assert handler.request_deserializer is not None, "our methods take messages"
     return make(
-        _wrap_behaviour(behaviour, method=method, call_id=call_id),
+        _wrap_behaviour(behaviour, method=method, call_id=call_id, note_call=note_call),
         request_deserializer=_refusing(handler.request_deserializer),
         response_serializer=handler.response_serializer,
     )
@@ -79,12 +88,13 @@ def _refusing(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
     return read
 
 
-def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str) -> Behaviour:
+def _wrap_behaviour(behaviour: Behaviour, *, method: str, call_id: str, note_call: NoteCall) -> Behaviour:
     async def call(request: Any, context: Any) -> Any:
         started = time.monotonic()
 
         def log(code: grpc.StatusCode, message: str = "") -> None:
             seconds = time.monotonic() - started
+            note_call(method, code.name)
             _access_log.info(
                 "%s %s %s %.3f s %s %s", method, code.name, call_id, seconds, context.peer(), message
             )

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import uvloop
@@ -20,10 +21,12 @@ from scheduler_svc.errors import RequestInterruptedError
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.interceptors import CallInterceptor
+from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.servicer import GenerationServicer
 from scheduler_svc.frontend.streams import MAX_PENDING
 from scheduler_svc.frontend.values import EngineFacts
+from telemetry.sampling import keep_sampling
 
 READY_SERVICE = "ready"
 """Health name: SERVING while some worker group serves."""
@@ -40,7 +43,12 @@ _log = logging.getLogger(__name__)
 
 
 def run_frontend(
-    config: SchedulerConfig, *, frontend_index: int, socket_path: str, on_listening: Callable[[], None]
+    config: SchedulerConfig,
+    *,
+    frontend_index: int,
+    socket_path: str,
+    metrics_folder: Path | None,
+    on_listening: Callable[[], None],
 ) -> None:
     """Run one front end until SIGTERM.
 
@@ -48,6 +56,7 @@ def run_frontend(
         config: The service's options; ``model`` names an existing folder, ``port`` is shared.
         frontend_index: Number of this front end, for logs.
         socket_path: The engine's unix socket.
+        metrics_folder: Where the board of metrics stands; None: nobody looks.
         on_listening: Called once clients can connect.
 
     Raises:
@@ -55,11 +64,14 @@ def run_frontend(
         ConfigError: if the address cannot be listened on.
     """
     model = ServedModel.load(config)
+    meter = FrontendMeter.on_board(metrics_folder, frontend_index=frontend_index)
 
     async def serve_until_stopped() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-        frontend = Frontend(config, model, frontend_index=frontend_index, socket_path=socket_path)
+        frontend = Frontend(
+            config, model, frontend_index=frontend_index, socket_path=socket_path, meter=meter
+        )
         await frontend.serve(stop, lambda _port: on_listening())
 
     uvloop.run(serve_until_stopped())
@@ -76,14 +88,18 @@ class Frontend:
         frontend_index: int,
         socket_path: str,
         max_pending: int = MAX_PENDING,
+        meter: FrontendMeter | None = None,
     ) -> None:
         """Wire the parts; call inside the event loop."""
         self._config = config
         self._model = model
         self._health = health.aio.HealthServicer()
-        self._link = EngineLink(socket_path, frontend_index=frontend_index, on_facts=self._take_facts)
-        self._generator = Generator(model, self._link, max_pending=max_pending)
-        self._server = _make_server(config)
+        self._meter = meter = meter or FrontendMeter.on_board()
+        self._link = EngineLink(
+            socket_path, frontend_index=frontend_index, on_facts=self._take_facts, meter=meter.tokens
+        )
+        self._generator = Generator(model, self._link, meter=meter, max_pending=max_pending)
+        self._server = _make_server(config, CallInterceptor(meter.note_call))
         generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self._link), self._server
         )
@@ -98,6 +114,7 @@ class Frontend:
             ConfigError: if the address cannot be listened on.
         """
         link = asyncio.create_task(self._link.run())
+        sampling = asyncio.create_task(keep_sampling(lambda: None, self._meter.cpu_seconds))
         try:
             await _wait_any(link, self._link.attached, stop)
             if not stop.is_set():
@@ -106,7 +123,8 @@ class Frontend:
                 await self._drain()
         finally:
             link.cancel()
-            await asyncio.gather(link, return_exceptions=True)
+            sampling.cancel()
+            await asyncio.gather(link, sampling, return_exceptions=True)
             await self._server.stop(_CLOSE_SECONDS)
             await self._link.close()
             self._model.tokenizer.close()
@@ -147,9 +165,9 @@ class Frontend:
             await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
 
 
-def _make_server(config: SchedulerConfig) -> grpc.aio.Server:
+def _make_server(config: SchedulerConfig, interceptor: CallInterceptor) -> grpc.aio.Server:
     return grpc.aio.server(
-        interceptors=[CallInterceptor()],
+        interceptors=[interceptor],
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),

@@ -39,12 +39,12 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
         """Run one request and stream its output."""
 
         async def write(told: Told) -> None:
-            await context.write(convert.write_response(told))
+            with cancelled_where_client_is_gone():
+                await context.write(convert.write_response(told))
 
-        with cancelled_where_client_is_gone():
-            await self._generator.run(
-                convert.read_request(request), write=write, seconds_left=context.time_remaining
-            )
+        await self._generator.run(
+            convert.read_request(request), write=write, seconds_left=context.time_remaining
+        )
 
     async def GenerateMany(  # type: ignore[override]  # noqa: N802
         self, request_iterator: AsyncIterator[pb.GenerateManyRequest], context: Context

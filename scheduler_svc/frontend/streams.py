@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import SlowConsumerError, StepwireError
 from scheduler_svc.frontend.generation import Generation
+from scheduler_svc.frontend.meter import TokenMeter
 from scheduler_svc.frontend.values import Ended, Final, Output, RequestStatus, TokenLogprobs
 from scheduler_svc.frontend.write_turns import WriteTurns
 
@@ -40,6 +41,7 @@ class RequestStream:
         arrival_ns: int,
         max_pending: int = MAX_PENDING,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        meter: TokenMeter,
     ) -> None:
         """Start empty; ``arrival_ns`` is what ``clock_ns`` said when the request came."""
         self._generation = generation
@@ -47,7 +49,9 @@ class RequestStream:
         self._arrival_ns = arrival_ns
         self._max_pending = max_pending
         self._clock_ns = clock_ns
+        self._meter = meter
         self._first_token_time_ns = 0
+        self._last_token_ns = 0
         self._num_cached_tokens = 0
         self._queue_time_ns = 0
         self._final: Final | None = None
@@ -65,6 +69,7 @@ class RequestStream:
         """Note what the engine told with the request's first step."""
         self._num_cached_tokens = num_cached_tokens
         self._queue_time_ns = queue_time_ns
+        self._meter.note_started(queue_time_ns / 1e9)
 
     def told_status(self, status: RequestStatus) -> None:
         """Tell the client what the request does, after the output that waits already."""
@@ -76,6 +81,10 @@ class RequestStream:
         assert not self.is_ended, "a token after the end"
         if not self._first_token_time_ns:
             self._first_token_time_ns = self._clock_ns() - self._arrival_ns
+            self._meter.note_first(self._first_token_time_ns / 1e9)
+        else:
+            self._meter.note_next(self._last_token_ns)
+        self._last_token_ns = self._meter.now_ns
         self._notify()
         if self._generation.push(token_id, logprobs):
             self._finish(FinishReason.STOP_STRING, None)
