@@ -8,6 +8,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY protos/gen protos/gen
 COPY clients/python clients/python
 COPY scheduler_svc scheduler_svc
+COPY telemetry telemetry
 COPY model model
 RUN python3 -m venv /opt/venv \
     && /opt/venv/bin/pip install --no-cache-dir -c constraints.txt ./clients/python ".[scheduler]"

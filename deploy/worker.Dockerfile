@@ -10,6 +10,7 @@ COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY protos/gen protos/gen
 COPY clients/python clients/python
 COPY worker_svc worker_svc
+COPY telemetry telemetry
 COPY model model
 COPY kernels kernels
 RUN python3 -m venv /opt/venv \

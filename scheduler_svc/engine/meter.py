@@ -47,7 +47,8 @@ class GroupMeter:
 
     def note_plan(self, num_rows: int) -> None:
         """Count a step that is sent."""
-        self._step_requests.observe(num_rows)
+        if num_rows:
+            self._step_requests.observe(num_rows)
 
     def note_result(self, times: StepTimes) -> None:
         """Count what the worker measured."""

@@ -98,7 +98,10 @@ async def test_a_client_that_has_gone_is_no_fault_of_ours(
         method = METHOD
         invocation_metadata = ()
 
-    wrapped: Any = await CallInterceptor().intercept_service(find_handler, Details())
+    ended: list[tuple[str, str]] = []
+    interceptor = CallInterceptor(lambda method, code: ended.append((method, code)))
+    wrapped: Any = await interceptor.intercept_service(find_handler, Details())
     with pytest.raises(asyncio.CancelledError):
         await wrapped.unary_stream(b"", GoneContext())
+    assert [method for method, _ in ended] == [METHOD]
     assert "Traceback" not in caplog.text

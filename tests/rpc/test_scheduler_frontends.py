@@ -17,6 +17,7 @@ from stepwire.v1 import types_pb2
 from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
 
 from benchmarks.process_cost import scheduler_processes
+from tests.scraping import metrics_url, scrape
 from tools.services import Service, running
 
 LIMIT_SECONDS = 20.0
@@ -32,7 +33,16 @@ def scheduler(checkpoint_folder: Callable[[str], Path]) -> Iterator[Service]:
     common = ("--model", str(checkpoint_folder("qwen3_tiny")), "--port", "0")
     slow = ("--step-seconds", "0.05", "--max-num-seqs", "64", "--max-model-len", "512")
     with running("tests.stand_in_process", *common, *slow) as worker:
-        flags = ("--worker", worker.address(), "--frontends", "2", "--drain-seconds", "0")
+        flags = (
+            "--worker",
+            worker.address(),
+            "--frontends",
+            "2",
+            "--drain-seconds",
+            "0",
+            "--metrics-port",
+            "0",
+        )
         with running("scheduler_svc", *common, *flags, "--check-invariants") as service:
             yield service
 
@@ -79,6 +89,12 @@ def survivor(clients: list[Client]) -> Client:
     return next(client for client in clients if not client.call.done())
 
 
+def num_first_tokens(scheduler: Service, *, frontend: str) -> float:
+    """Scrape how many requests of a front end, of all its lives, had a first token."""
+    name = "stepwire_frontend_time_to_first_token_seconds_count"
+    return scrape(metrics_url(scheduler), name, frontend=frontend)
+
+
 async def wait_until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until ``await condition()`` holds."""
     async with asyncio.timeout(LIMIT_SECONDS):
@@ -106,6 +122,7 @@ async def test_every_front_end_tells_the_whole_state_and_knows_all_ids(scheduler
 async def test_a_front_end_that_dies_takes_only_its_own_requests_along(scheduler: Service) -> None:
     async with AsyncExitStack() as stack:
         clients = await connect_all(scheduler.address(), stack, name="alive")
+        num_first_before = num_first_tokens(scheduler, frontend="1")
         os.kill(scheduler_processes(scheduler.process.pid)["front end 1"], signal.SIGKILL)
 
         async def are_others_gone() -> bool:
@@ -129,4 +146,6 @@ async def test_a_front_end_that_dies_takes_only_its_own_requests_along(scheduler
             return sum("front end 1 attached" in line for line in list(scheduler.lines)) == 2
 
         await wait_until(has_come_back)
+        assert num_first_tokens(scheduler, frontend="1") == num_first_before
         await connect_all(scheduler.address(), stack, name="again")
+        assert num_first_tokens(scheduler, frontend="1") > num_first_before

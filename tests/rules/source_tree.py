@@ -10,7 +10,8 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERVICES = ("scheduler_svc", "worker_svc")
-PRODUCT = (*SERVICES, "model", "kernels", "clients/python/stepwire_client", "clients/python/stepwire_cli")
+CLIENTS = ("clients/python/stepwire_client", "clients/python/stepwire_cli")
+PRODUCT = (*SERVICES, "telemetry", "model", "kernels", *CLIENTS)
 FOLDERS = (*PRODUCT, "tools", "deploy", "benchmarks", "tests")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

@@ -11,6 +11,7 @@ from scheduler_svc.errors import StepwireError, WorkerUnavailableError
 from scheduler_svc.frontend import outbox as outbox_module
 from scheduler_svc.frontend.engine_convert import write_end
 from scheduler_svc.frontend.engine_link import EngineLink
+from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.outbox import Outbox
 from scheduler_svc.frontend.streams import Verdict
 from scheduler_svc.frontend.values import (
@@ -123,7 +124,9 @@ async def test_a_broken_stream_fails_its_requests_and_nothing_of_them_reaches_th
     async def on_facts(facts: EngineFacts | None) -> None:
         told.append(facts)
 
-    link = EngineLink("/nowhere.sock", frontend_index=0, on_facts=on_facts)
+    link = EngineLink(
+        "/nowhere.sock", frontend_index=0, on_facts=on_facts, meter=FrontendMeter.on_board().tokens
+    )
     checked = CheckedRequest(
         request_id="r",
         prompt_token_ids=np.array([1], np.int32),

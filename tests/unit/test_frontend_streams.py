@@ -7,6 +7,7 @@ import pytest
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import DeadlineError, DrainingError, SlowConsumerError
 from scheduler_svc.frontend.generation import Generation
+from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.open_requests import OpenRequests
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import RequestStream, Verdict, deliver
@@ -42,6 +43,7 @@ def make(*stop_strings: str, max_pending: int = 100, clock: Clock | None = None)
         arrival_ns=1000,
         max_pending=max_pending,
         clock_ns=clock or Clock(),
+        meter=FrontendMeter.on_board().tokens,
     )
 
 
