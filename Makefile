@@ -22,10 +22,10 @@ STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
 SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
-test test-long test-faults bench: export OMP_NUM_THREADS ?= 1
+test test-long test-faults test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo serve proto fmt fmt-check lint type imports protos-check compose-check test test-long \
-	test-faults test-gpu bench bench-kernels up down check clean
+	test-faults test-node test-cpp test-go test-gpu bench bench-kernels up down check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -83,6 +83,19 @@ test-long: $(STAMP) ## all tests that need no GPU, the slow ones too
 
 test-faults: $(STAMP) ## 200 random fault runs against running services, and what came of them
 	$(BIN)/python -m pytest -m long tests/e2e/faults
+
+test-node: $(STAMP) ## the example in Node.js, built and run against both services
+	@command -v npm >/dev/null || sh tools/install_debian.sh nodejs npm
+	$(BIN)/python -m pytest -m long tests/e2e/clients -k "[node]"
+
+test-cpp: $(STAMP) ## the example in C++, likewise; installs gRPC's C++ packages where they are missing
+	sh tools/install_debian.sh cmake g++ libgrpc++-dev libprotobuf-dev protobuf-compiler-grpc
+	$(BIN)/python -m pytest -m long tests/e2e/clients -k "[cpp]"
+
+test-go: $(STAMP) ## the example in Go, likewise, with the toolchain and the gRPC that Debian packages
+	sh tools/install_debian.sh golang-go golang-google-grpc-dev golang-github-golang-protobuf-1-5-dev \
+		protoc-gen-go-1-5 protoc-gen-go-grpc protobuf-compiler
+	$(BIN)/python -m pytest -m long tests/e2e/clients -k "[go]"
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 
 MAX_README_LINES = 150
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "clients/python/README.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "clients/*/README.md")
 FOLDERS = "protos|scheduler_svc|worker_svc|telemetry|model|kernels|clients|tests|benchmarks|tools|deploy|docs"
 SHELL_BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
@@ -17,6 +17,7 @@ CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 # It takes the commands out of the README itself.
 _GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
 _BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
+_CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
 # Targets that `make check` runs need no entry.
@@ -51,6 +52,10 @@ TESTED_COMMANDS = {
         "stepwire bench --num-requests 100 --input-tokens 128:512 --output-tokens 64 --rate 2 --rate 4 "
         "--png latency.png"
     ): _BENCH_TEST,
+    "npm ci && node example.mjs 127.0.0.1:50051": _CLIENTS_TEST,
+    "cmake -B build && cmake --build build --parallel && build/example 127.0.0.1:50051": _CLIENTS_TEST,
+    # Without Go's modules: they are on no registry that CI reaches.
+    "go generate && go mod tidy && go run . 127.0.0.1:50051": _CLIENTS_TEST,
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
     "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
 }
