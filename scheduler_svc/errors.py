@@ -12,6 +12,7 @@
     ├── RequestInterruptedError   the server lets go of a request that can be resumed
     ├── ModelMismatchError        a worker serves another model
     ├── ModelFolderError          the model folder is missing or broken
+    ├── UnsupportedError          a method that a contract has and we have not
     └── InternalError             our own fault
 
 Knows nothing about gRPC: frontend/status.py maps each class to a status code.
@@ -25,10 +26,15 @@ class StepwireError(Exception):
 class InvalidRequestError(StepwireError):
     """A request's field does not fit: the message names field, value and limit."""
 
+    parts: tuple[str, object, str] | None = None
+    """Field, value and limit, for contracts that call the field otherwise; None for other messages."""
+
     @classmethod
     def of(cls, field: str, value: object, limit: str) -> "InvalidRequestError":
         """Build the error for ``field`` whose ``value`` breaks ``limit`` (a phrase after "must")."""
-        return cls(f"{field} is {value!r}, but must {limit}")
+        error = cls(f"{field} is {value!r}, but must {limit}")
+        error.parts = (field, value, limit)
+        return error
 
 
 class DuplicateRequestError(InvalidRequestError):
@@ -75,6 +81,10 @@ class ModelMismatchError(StepwireError):
 
 class ModelFolderError(StepwireError):
     """The model folder is missing or broken: the message names the file."""
+
+
+class UnsupportedError(StepwireError):
+    """A method that a contract has and that we do not offer."""
 
 
 class InternalError(StepwireError):

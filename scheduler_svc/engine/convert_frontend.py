@@ -198,10 +198,13 @@ def _worker_to_pb(worker: WorkerStatus) -> public_pb.WorkerState:
         device_idle_ratio=worker.device_idle_ratio,
         decode_time_ns=worker.decode_time_ns,
         round_trip_time_ns=worker.round_trip_time_ns,
+        max_num_seqs=worker.max_num_seqs,
     )
     if worker.facts is not None:
         message.worker_epoch = worker.facts.worker_epoch
         message.device = worker.facts.device
+        message.dtype = worker.facts.dtype
+        message.block_size = worker.facts.block_size
         message.attention_backend = worker.facts.attention_backend
     if worker.core is not None:
         _add_counts(message, worker.core)

@@ -132,4 +132,5 @@ class WorkerGroup:
             device_idle_ratio=self._link.pace.idle_ratio,
             decode_time_ns=round(1e9 * self._link.pace.decode_seconds),
             round_trip_time_ns=round(1e9 * self._link.pace.round_trip_seconds),
+            max_num_seqs=0 if self._core is None else self._core.limits.max_num_seqs,
         )

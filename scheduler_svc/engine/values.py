@@ -235,6 +235,8 @@ class WorkerStatus:
     device_idle_ratio: float = 0.0
     decode_time_ns: int = 0
     round_trip_time_ns: int = 0
+    max_num_seqs: int = 0
+    """The most requests that run at once; 0 before its first worker came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

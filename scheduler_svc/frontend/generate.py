@@ -40,7 +40,7 @@ class _Attempt:
     ended: Ended | None
     """How it has ended already, where it goes on after its end."""
     arrival_ns: int
-    tell: Callable[[Output], Awaitable[None]]
+    tell: Callable[[Output, RequestStream], Awaitable[None]]
     seconds_left: Callable[[], float | None]
 
 
@@ -130,7 +130,7 @@ class Generator:
         try:
             final = await deliver(
                 stream,
-                attempt.tell,
+                lambda output: attempt.tell(output, stream),
                 turns=self._turns,
                 delay_seconds=lambda: self._write_delay.seconds(len(self.open_requests)),
             )
@@ -179,13 +179,20 @@ def _with_drawn(asked: AskedRequest) -> AskedRequest:
 
 def _telling(
     asked: AskedRequest, write: Callable[[Told], Awaitable[None]]
-) -> Callable[[Output], Awaitable[None]]:
+) -> Callable[[Output, RequestStream], Awaitable[None]]:
     """Return what writes the outputs of a request, with its seed in the first message."""
     seed = asked.sampling.seed
 
-    async def tell(output: Output) -> None:
+    async def tell(output: Output, stream: RequestStream) -> None:
         nonlocal seed
-        told, seed = Told(request_id=asked.request_id, output=output, seed=seed), None
+        told = Told(
+            request_id=asked.request_id,
+            output=output,
+            seed=seed,
+            num_prompt_tokens=stream.num_prompt_tokens,
+            num_cached_tokens=stream.num_cached_tokens,
+        )
+        seed = None
         await write(told)
 
     return tell

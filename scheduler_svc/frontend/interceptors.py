@@ -19,7 +19,7 @@ from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
 
-_OUR_SERVICES = "/stepwire."
+_OUR_SERVICES = ("/stepwire.", "/vllm.")
 _CALL_ID_KEY = "x-request-id"
 
 _log = logging.getLogger(__name__)

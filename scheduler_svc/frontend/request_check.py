@@ -178,7 +178,7 @@ def _check_sampling(sampling: AskedSampling, vocab_size: int) -> None:
         raise InvalidRequestError.of("sampling.top_k", sampling.top_k, f"be in [0, {vocab_size}]")
     _check_count("sampling.logit_bias", sampling.logit_bias, _MAX_BIASES)
     for token_id, bias in sampling.logit_bias:
-        if token_id >= vocab_size:
+        if not 0 <= token_id < vocab_size:
             raise _outside_vocabulary("a key of sampling.logit_bias", token_id, vocab_size)
         if not -100 <= bias <= 100:
             raise InvalidRequestError.of(f"sampling.logit_bias[{token_id}]", bias, "be in [-100, 100]")
@@ -204,7 +204,7 @@ def _check_stop(stop: AskedStop, vocab_size: int) -> None:
 
 def _check_output(output: AskedOutput, vocab_size: int) -> None:
     highest = min(_MAX_LOGPROBS, vocab_size)
-    if output.num_logprobs is not None and output.num_logprobs > highest:
+    if output.num_logprobs is not None and not 0 <= output.num_logprobs <= highest:
         raise InvalidRequestError.of("output.num_logprobs", output.num_logprobs, f"be in [0, {highest}]")
 
 

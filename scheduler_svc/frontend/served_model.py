@@ -30,6 +30,7 @@ class ServedModel:
     """All that a front end needs of its model folder."""
 
     name: str
+    folder: Path
     config: ModelConfig
     tokenizer: ModelTokenizer
     detokenizers: DetokenizerFactory
@@ -53,6 +54,7 @@ class ServedModel:
         longest = model_config.max_position_embeddings
         return cls(
             name=config.served_model_name or folder.resolve().name,
+            folder=folder,
             config=model_config,
             tokenizer=tokenizer,
             detokenizers=DetokenizerFactory(tokenizer, model_config.vocab_size),

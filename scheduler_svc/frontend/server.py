@@ -19,6 +19,7 @@ from stepwire.v1 import generation_service_pb2, generation_service_pb2_grpc
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import RequestInterruptedError
 from scheduler_svc.frontend.engine_link import EngineLink
+from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.interceptors import CallInterceptor
 from scheduler_svc.frontend.meter import FrontendMeter
@@ -104,8 +105,9 @@ class Frontend:
             GenerationServicer(self._generator, self._link), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflected = (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(reflected, self._server)
+        names = [_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        names += add_gateway_service(self._server, self._generator, link=self._link)
+        reflection.enable_server_reflection(names, self._server)
 
     async def serve(self, stop: asyncio.Event, on_listening: Callable[[int], None]) -> None:
         """Serve until ``stop`` is set; ``on_listening`` is told the port once clients can connect.

@@ -5,7 +5,6 @@ statuses.
 """
 
 from collections.abc import AsyncIterator
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import grpc
@@ -19,6 +18,7 @@ from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
+from scheduler_svc.frontend.server_version import server_version
 from scheduler_svc.frontend.values import Told
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -79,7 +79,7 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
             max_model_len=limits.max_model_len,
             eos_token_ids=limits.eos_token_ids,
             has_chat_template=self._model.chat_template is not None,
-            server_version=_server_version(),
+            server_version=server_version(),
         )
 
     async def GetServerState(  # noqa: N802
@@ -101,10 +101,3 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
             np.array(request.token_ids, np.int64), skips_special_tokens=request.skip_special_tokens
         )
         return pb.DetokenizeResponse(text=text)
-
-
-def _server_version() -> str:
-    try:
-        return version("stepwire")
-    except PackageNotFoundError:  # run from a checkout that is not installed
-        return "unknown"

@@ -20,6 +20,7 @@ from scheduler_svc.errors import (
     SlowConsumerError,
     StepwireError,
     UnknownRequestError,
+    UnsupportedError,
     WorkerUnavailableError,
 )
 
@@ -36,6 +37,7 @@ STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
     RequestInterruptedError: grpc.StatusCode.UNAVAILABLE,
     ModelMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     ModelFolderError: grpc.StatusCode.FAILED_PRECONDITION,
+    UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
     InternalError: grpc.StatusCode.INTERNAL,
 }
 

@@ -45,14 +45,15 @@ class RequestStream:
     ) -> None:
         """Start empty; ``arrival_ns`` is what ``clock_ns`` said when the request came."""
         self._generation = generation
-        self._num_prompt_tokens = num_prompt_tokens
+        self.num_prompt_tokens = num_prompt_tokens
         self._arrival_ns = arrival_ns
         self._max_pending = max_pending
         self._clock_ns = clock_ns
         self._meter = meter
         self._first_token_time_ns = 0
         self._last_token_ns = 0
-        self._num_cached_tokens = 0
+        self.num_cached_tokens = 0
+        """Of the prompt, as far as the engine told yet."""
         self._queue_time_ns = 0
         self._final: Final | None = None
         self._error: StepwireError | None = None
@@ -67,7 +68,7 @@ class RequestStream:
 
     def started(self, *, num_cached_tokens: int, queue_time_ns: int) -> None:
         """Note what the engine told with the request's first step."""
-        self._num_cached_tokens = num_cached_tokens
+        self.num_cached_tokens = num_cached_tokens
         self._queue_time_ns = queue_time_ns
         self._meter.note_started(queue_time_ns / 1e9)
 
@@ -102,7 +103,7 @@ class RequestStream:
         """Take the engine's word that the request ended without an error."""
         assert not self.is_ended, "a request ends once"
         self._generation.close()
-        self._num_cached_tokens = ended.num_cached_tokens
+        self.num_cached_tokens = ended.num_cached_tokens
         self._queue_time_ns = ended.queue_time_ns
         is_stop_string = self._generation.matched_stop_string is not None
         reason = FinishReason.STOP_STRING if is_stop_string else ended.reason
@@ -154,9 +155,9 @@ class RequestStream:
             reason=reason,
             matched_stop_string=self._generation.matched_stop_string,
             matched_stop_token_id=matched_stop_token_id,
-            num_prompt_tokens=self._num_prompt_tokens,
+            num_prompt_tokens=self.num_prompt_tokens,
             num_output_tokens=self._generation.num_tokens,
-            num_cached_tokens=self._num_cached_tokens,
+            num_cached_tokens=self.num_cached_tokens,
             queue_time_ns=self._queue_time_ns,
             first_token_time_ns=self._first_token_time_ns,
             total_time_ns=self._clock_ns() - self._arrival_ns,

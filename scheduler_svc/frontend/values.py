@@ -173,6 +173,9 @@ class Told:
     output: Output
     seed: int | None
     """The request's seed, in its first message only."""
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """As far as the engine told yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,7 @@ def test_the_readmes_commands_answer(answers: list[str]) -> None:
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
         "stepwire.v1.GenerationService",
+        "vllm.grpc.engine.VllmEngine",
     ]
     assert json.loads(health) == {"status": "SERVING"}
     delta, final = _json_values(generation)

@@ -42,6 +42,7 @@ def test_the_state_of_each_group_is_told_and_all_counts_together() -> None:
         device_idle_ratio=0.25,
         decode_time_ns=4_000_000,
         round_trip_time_ns=600_000,
+        max_num_seqs=8,
     )
     down = WorkerStatus(
         info=DOWN, facts=None, core=None, num_steps_in_flight=0, num_steps=0, num_epochs_lost=0
@@ -64,6 +65,7 @@ def test_the_state_of_each_group_is_told_and_all_counts_together() -> None:
         device_idle_ratio=0.25,
         decode_time_ns=4_000_000,
         round_trip_time_ns=600_000,
+        max_num_seqs=8,
     )
     assert told.workers[1] == public_pb.WorkerState(address="b:1", reason="gone")
     assert (told.num_waiting, told.num_running, told.num_preemptions_total) == (10, 11, 21)

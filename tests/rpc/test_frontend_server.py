@@ -115,7 +115,8 @@ async def test_reflection_lists_the_services(bench: FrontendBench) -> None:
     requests = [reflection_pb2.ServerReflectionRequest(list_services="")]
     async for response in stub.ServerReflectionInfo(requests):
         names = {service.name for service in response.list_services_response.service}
-    assert names == {GENERATION, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    others = {"grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    assert names == {GENERATION, "vllm.grpc.engine.VllmEngine", *others}
 
 
 async def test_a_message_over_the_limit_is_refused_by_grpc(bench: FrontendBench) -> None:

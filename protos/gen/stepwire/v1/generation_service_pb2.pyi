@@ -129,7 +129,7 @@ class GetServerStateRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("address", "is_serving", "reason", "worker_epoch", "device", "attention_backend", "num_steps_in_flight", "num_steps", "num_waiting", "num_running", "num_preempted", "num_blocks", "num_free_blocks", "num_cached_blocks", "kv_cache_usage_ratio", "num_epochs_lost", "device_idle_ratio", "decode_time_ns", "round_trip_time_ns")
+    __slots__ = ("address", "is_serving", "reason", "worker_epoch", "device", "attention_backend", "num_steps_in_flight", "num_steps", "num_waiting", "num_running", "num_preempted", "num_blocks", "num_free_blocks", "num_cached_blocks", "kv_cache_usage_ratio", "num_epochs_lost", "device_idle_ratio", "decode_time_ns", "round_trip_time_ns", "block_size", "max_num_seqs", "dtype")
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     IS_SERVING_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,9 @@ class WorkerState(_message.Message):
     DEVICE_IDLE_RATIO_FIELD_NUMBER: _ClassVar[int]
     DECODE_TIME_NS_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_TIME_NS_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_SEQS_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
     address: str
     is_serving: bool
     reason: str
@@ -168,7 +171,10 @@ class WorkerState(_message.Message):
     device_idle_ratio: float
     decode_time_ns: int
     round_trip_time_ns: int
-    def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., device: _Optional[str] = ..., attention_backend: _Optional[str] = ..., num_steps_in_flight: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_preempted: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., num_epochs_lost: _Optional[int] = ..., device_idle_ratio: _Optional[float] = ..., decode_time_ns: _Optional[int] = ..., round_trip_time_ns: _Optional[int] = ...) -> None: ...
+    block_size: int
+    max_num_seqs: int
+    dtype: str
+    def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ..., worker_epoch: _Optional[int] = ..., device: _Optional[str] = ..., attention_backend: _Optional[str] = ..., num_steps_in_flight: _Optional[int] = ..., num_steps: _Optional[int] = ..., num_waiting: _Optional[int] = ..., num_running: _Optional[int] = ..., num_preempted: _Optional[int] = ..., num_blocks: _Optional[int] = ..., num_free_blocks: _Optional[int] = ..., num_cached_blocks: _Optional[int] = ..., kv_cache_usage_ratio: _Optional[float] = ..., num_epochs_lost: _Optional[int] = ..., device_idle_ratio: _Optional[float] = ..., decode_time_ns: _Optional[int] = ..., round_trip_time_ns: _Optional[int] = ..., block_size: _Optional[int] = ..., max_num_seqs: _Optional[int] = ..., dtype: _Optional[str] = ...) -> None: ...
 
 class GetServerStateResponse(_message.Message):
     __slots__ = ("num_waiting", "num_running", "num_preempted", "num_blocks", "num_free_blocks", "num_cached_blocks", "kv_cache_usage_ratio", "num_prompt_tokens_total", "num_cached_tokens_total", "num_output_tokens_total", "num_finished_total", "num_preemptions_total", "workers", "uptime")
