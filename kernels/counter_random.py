@@ -16,7 +16,9 @@ LARGEST_UNIFORM = 1 - 2**-24
 """The largest float32 below 1."""
 
 
-def gumbel_noise_ref(seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def gumbel_noise_ref(
+    seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int, *, first_id: int = 0
+) -> torch.Tensor:
     """Return noise_RV in float32: -log(E) with E drawn from Exp(1).
 
     The argmax of logits plus this noise is a draw from the logits' softmax.
@@ -25,15 +27,18 @@ def gumbel_noise_ref(seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size:
         seed_R: (R,) int64, the bits of each row's seed.
         position_R: (R,) int64, the absolute position of the token to draw.
         vocab_size: V.
+        first_id: the vocabulary index of the first column.
     """
-    uniform_RV = uniform_ref(seed_R, position_R, vocab_size)
+    uniform_RV = uniform_ref(seed_R, position_R, vocab_size, first_id=first_id)
     return uniform_RV.neg_().log1p_().neg_().log_().neg_()
 
 
-def uniform_ref(seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int) -> torch.Tensor:
+def uniform_ref(
+    seed_R: torch.Tensor, position_R: torch.Tensor, vocab_size: int, *, first_id: int = 0
+) -> torch.Tensor:
     """Return uniform_RV in float32, each strictly between 0 and 1: the top 32 bits of the hash."""
     key_R = _mix(seed_R + (position_R + 1) * GOLDEN_GAMMA)
-    counter_V = torch.arange(1, vocab_size + 1, device=seed_R.device) * GOLDEN_GAMMA
+    counter_V = torch.arange(first_id + 1, first_id + vocab_size + 1, device=seed_R.device) * GOLDEN_GAMMA
     bits_RV = _mix(key_R[:, None] + counter_V).bitwise_right_shift_(32).bitwise_and_(0xFFFFFFFF)
     # Half a step up keeps 0 out; float32 would round the highest ones to 1.
     return bits_RV.float().add_(0.5).mul_(2.0**-32).clamp_(max=LARGEST_UNIFORM)

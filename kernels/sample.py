@@ -101,8 +101,13 @@ def lowest_kept_ref(scaled_RV: torch.Tensor, inputs: SampleInputs) -> torch.Tens
     for num_likeliest in (*NUM_LIKELIEST, vocab_size):
         if len(rows_U) == 0:
             break
-        lowest_U, is_settled_U = _lowest_of_likeliest(
-            scaled_RV[rows_U], top_k_R[rows_U], inputs.top_p_R[rows_U], min(num_likeliest, vocab_size)
+        scaled_UV = scaled_RV[rows_U]
+        lowest_U, is_settled_U = lowest_of_likeliest_ref(
+            scaled_UV.topk(min(num_likeliest, vocab_size)).values,
+            scaled_UV.exp().sum(-1),
+            top_k_R[rows_U],
+            inputs.top_p_R[rows_U],
+            vocab_size=vocab_size,
         )
         settled = rows_U[is_settled_U]
         lowest_R[settled] = torch.maximum(lowest_R[settled], lowest_U[is_settled_U])
@@ -110,16 +115,28 @@ def lowest_kept_ref(scaled_RV: torch.Tensor, inputs: SampleInputs) -> torch.Tens
     return lowest_R
 
 
-def _lowest_of_likeliest(
-    scaled_UV: torch.Tensor, top_k_U: torch.Tensor, top_p_U: torch.Tensor, num_likeliest: int
+def lowest_of_likeliest_ref(
+    likeliest_UC: torch.Tensor,
+    total_U: torch.Tensor,
+    top_k_U: torch.Tensor,
+    top_p_U: torch.Tensor,
+    *,
+    vocab_size: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the lowest logit that top_k and top_p keep, and whether this many tokens settle it."""
-    vocab_size = scaled_UV.shape[1]
-    likeliest_UC = scaled_UV.topk(num_likeliest).values
+    """Return the lowest logit that top_k and top_p keep, and whether so many of the likeliest settle it.
+
+    Args:
+        likeliest_UC: the largest logits of each row, in order, after temperature.
+        total_U: the sum of exp over all of the row's logits.
+        top_k_U: at least 1.
+        top_p_U: as in SampleInputs.
+        vocab_size: how many logits a row has.
+    """
+    num_likeliest = likeliest_UC.shape[1]
     weight_UC = likeliest_UC.exp()
-    is_in_top_k_UC = torch.arange(num_likeliest, device=scaled_UV.device) < top_k_U[:, None]
+    is_in_top_k_UC = torch.arange(num_likeliest, device=likeliest_UC.device) < top_k_U[:, None]
     total_in_top_k_U = (weight_UC * is_in_top_k_UC).sum(-1)
-    total_U = torch.where(top_k_U < vocab_size, total_in_top_k_U, scaled_UV.exp().sum(-1))
+    total_U = torch.where(top_k_U < vocab_size, total_in_top_k_U, total_U)
     weight_before_UC = weight_UC.cumsum(-1) - weight_UC
     # A token stays while those before it have less than top_p; the first one always does.
     is_in_top_p_UC = weight_before_UC < (top_p_U * total_U)[:, None]

@@ -10,15 +10,23 @@ import torch
 from torch import nn
 
 from model.config import ModelConfig
-from model.linear import Linear
+from model.linear import Linear, RowParallelLinear
+from model.ranks import Ranks
 from model.rope import apply_rope
 from model.step import StepInputs
 
 
 class Attention(nn.Module):
-    """One layer's attention, without q/k norm."""
+    """One layer's attention, without q/k norm.
 
-    def __init__(self, config: ModelConfig, layer_index: int, *, dtype: torch.dtype) -> None:
+    Args:
+        config: Shapes of this rank's share.
+        layer_index: Which cache is the layer's.
+        ranks: Which hold the other heads.
+        dtype: Of the weights.
+    """
+
+    def __init__(self, config: ModelConfig, layer_index: int, *, ranks: Ranks, dtype: torch.dtype) -> None:
         super().__init__()
         self.layer_index = layer_index
         self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
@@ -27,7 +35,9 @@ class Attention(nn.Module):
         kv_size = config.num_kv_heads * config.head_dim
         has_bias = config.has_attention_bias
         self.qkv_proj = Linear(config.hidden_size, query_size + 2 * kv_size, has_bias=has_bias, dtype=dtype)
-        self.o_proj = Linear(query_size, config.hidden_size, has_bias=has_bias, dtype=dtype)
+        self.o_proj = RowParallelLinear(
+            query_size, config.hidden_size, ranks=ranks, has_bias=has_bias, dtype=dtype
+        )
 
     def normalize(self, qk_TJD: torch.Tensor) -> torch.Tensor:
         """Return query and key heads as they enter RoPE; models with q/k norm override this."""

@@ -1,8 +1,12 @@
-"""The one error of reading a model folder.
+"""The errors of reading a model folder and of sharing a model.
 
-Knows nothing about who asked: each service turns it into a start-up error or a status of its own.
+Knows nothing about who asked: each service turns them into a start-up error or a status of its own.
 """
 
 
 class ModelFolderError(ValueError):
     """A model folder is missing, broken or not supported: the message names the file or parameter."""
+
+
+class ShareError(ValueError):
+    """So many ranks cannot share a model: the message says how many can."""

@@ -1,6 +1,7 @@
 """Linear layers, some of them several projections of one input fused into one.
 
-Knows nothing about where weights come from. Shapes: T rows, I inputs, O outputs.
+A column-parallel layer, merged or not, is a Linear of the share's outputs: ranks need no word about it. Knows
+nothing about where weights come from, nor who holds which. Shapes: T rows, I inputs, O outputs.
 """
 
 import torch
@@ -8,6 +9,7 @@ from torch import nn
 from torch.nn.functional import linear
 
 from kernels.cpu_linear import PackedWeight, can_pack, linear_packed, pack_weight
+from model.ranks import Ranks
 
 
 class Linear(nn.Module):
@@ -39,3 +41,22 @@ class Linear(nn.Module):
             return linear_packed(x_TI, self.packed, self.bias)
         assert self.weight is not None
         return linear(x_TI, self.weight, self.bias)
+
+
+class RowParallelLinear(Linear):
+    """x @ weight.T + bias of inputs that lie on several ranks, each with its columns of the weight.
+
+    The bias lies on the first rank; on the others it is zeros.
+    """
+
+    def __init__(
+        self, num_inputs: int, num_outputs: int, *, ranks: Ranks, has_bias: bool = False, dtype: torch.dtype
+    ) -> None:
+        super().__init__(num_inputs, num_outputs, has_bias=has_bias, dtype=dtype)
+        self.ranks = ranks
+
+    def forward(self, x_TI: torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks, on each of them."""
+        output_TO = super().forward(x_TI)
+        self.ranks.all_reduce(output_TO)
+        return output_TO

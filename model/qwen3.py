@@ -9,13 +9,14 @@ from model.attention import Attention
 from model.config import ModelConfig
 from model.decoder import CausalLM
 from model.norm import RmsNorm
+from model.ranks import Ranks
 
 
 class Qwen3Attention(Attention):
     """Attention whose queries and keys are normalized before RoPE."""
 
-    def __init__(self, config: ModelConfig, layer_index: int, *, dtype: torch.dtype) -> None:
-        super().__init__(config, layer_index, dtype=dtype)
+    def __init__(self, config: ModelConfig, layer_index: int, *, ranks: Ranks, dtype: torch.dtype) -> None:
+        super().__init__(config, layer_index, ranks=ranks, dtype=dtype)
         self.q_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
         self.k_norm = RmsNorm(config.head_dim, config.rms_norm_eps, dtype=dtype)
 

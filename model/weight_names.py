@@ -1,4 +1,4 @@
-"""Hugging Face's tensor names and where each tensor goes: the only place that knows them.
+"""Hugging Face's tensor names and where a rank's piece of each goes: the only place that knows them.
 
 Knows nothing about files, and nothing about the mathematics.
 """
@@ -6,38 +6,38 @@ Knows nothing about files, and nothing about the mathematics.
 from dataclasses import dataclass
 
 from model.config import ModelConfig
+from model.share import ModelShare
+from model.weight_pieces import Piece, added_once, columns, rows, token_rows, whole
 
 HEAD_NAME = "lm_head.weight"
 IGNORED_SUFFIX = "rotary_emb.inv_freq"
 """Old checkpoints carry it; it follows from the config."""
 
-Stack = tuple[tuple[str, tuple[int, ...]], ...]
-"""Tensors that lie one below the other in one of our parameters: names and shapes."""
+Stack = tuple[Piece, ...]
+"""Pieces that lie one below the other in one of our parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightTarget:
-    """Where a checkpoint's tensor goes: rows of one of our parameters."""
+    """Where a piece of a checkpoint's tensor goes: rows of one of our parameters."""
 
     parameter: str
-    shape: tuple[int, ...]
-    """That the tensor must have."""
+    piece: Piece
     first_row: int
 
 
-def weight_targets(config: ModelConfig) -> dict[str, WeightTarget]:
+def weight_targets(share: ModelShare) -> dict[str, WeightTarget]:
     """Return Hugging Face's name -> our place, for every tensor that the model needs."""
-    vocabulary = (config.vocab_size, config.hidden_size)
     stacks: dict[str, Stack] = {
-        "embedding.weight": (("model.embed_tokens.weight", vocabulary),),
-        "norm.weight": (("model.norm.weight", (config.hidden_size,)),),
+        "embedding.weight": (token_rows("model.embed_tokens.weight", share),),
+        "norm.weight": (whole("model.norm.weight", share.whole.hidden_size),),
     }
-    if not config.is_tied:
-        stacks["head.weight"] = ((HEAD_NAME, vocabulary),)
-    for index in range(config.num_layers):
-        for parameter, stack in _layer_stacks(config).items():
-            names = tuple((f"model.layers.{index}.{name}", shape) for name, shape in stack)
-            stacks[f"layers.{index}.{parameter}"] = names
+    if not share.whole.is_tied:
+        stacks["head.weight"] = (token_rows(HEAD_NAME, share),)
+    for index in range(share.whole.num_layers):
+        layer = f"model.layers.{index}."
+        for parameter, stack in (_attention(share, layer) | _mlp(share, layer)).items():
+            stacks[f"layers.{index}.{parameter}"] = stack
     return _targets_of(stacks)
 
 
@@ -51,39 +51,61 @@ def _targets_of(stacks: dict[str, Stack]) -> dict[str, WeightTarget]:
     targets: dict[str, WeightTarget] = {}
     for parameter, stack in stacks.items():
         first_row = 0
-        for name, shape in stack:
-            targets[name] = WeightTarget(parameter=parameter, shape=shape, first_row=first_row)
-            first_row += shape[0]
+        for piece in stack:
+            targets[piece.name] = WeightTarget(parameter=parameter, piece=piece, first_row=first_row)
+            first_row += piece.num_rows
     return targets
 
 
-def _layer_stacks(config: ModelConfig) -> dict[str, Stack]:
-    """Return one layer's parameters, and what is stacked in each: names within the layer."""
-    hidden, intermediate = config.hidden_size, config.intermediate_size
-    query_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+def _attention(share: ModelShare, layer: str) -> dict[str, Stack]:
+    """Return the parameters of one layer's attention, and what is stacked in each."""
+    config, names = share.whole, f"{layer}self_attn."
+    hidden, head_dim = config.hidden_size, config.head_dim
     stacks: dict[str, Stack] = {
-        "attention_norm.weight": (("input_layernorm.weight", (hidden,)),),
-        "attention.qkv_proj.weight": (
-            ("self_attn.q_proj.weight", (query_size, hidden)),
-            ("self_attn.k_proj.weight", (kv_size, hidden)),
-            ("self_attn.v_proj.weight", (kv_size, hidden)),
+        "attention_norm.weight": (whole(f"{layer}input_layernorm.weight", hidden),),
+        "attention.qkv_proj.weight": _qkv(share, names, "weight", hidden),
+        "attention.o_proj.weight": (
+            columns(
+                f"{names}o_proj.weight",
+                *(hidden, config.num_heads * head_dim),
+                taken=_rows_of(share.heads, head_dim),
+            ),
         ),
-        "attention.o_proj.weight": (("self_attn.o_proj.weight", (hidden, query_size)),),
-        "mlp_norm.weight": (("post_attention_layernorm.weight", (hidden,)),),
-        "mlp.gate_up_proj.weight": (
-            ("mlp.gate_proj.weight", (intermediate, hidden)),
-            ("mlp.up_proj.weight", (intermediate, hidden)),
-        ),
-        "mlp.down_proj.weight": (("mlp.down_proj.weight", (hidden, intermediate)),),
     }
     if config.has_qk_norm:
-        stacks["attention.q_norm.weight"] = (("self_attn.q_norm.weight", (config.head_dim,)),)
-        stacks["attention.k_norm.weight"] = (("self_attn.k_norm.weight", (config.head_dim,)),)
+        stacks["attention.q_norm.weight"] = (whole(f"{names}q_norm.weight", head_dim),)
+        stacks["attention.k_norm.weight"] = (whole(f"{names}k_norm.weight", head_dim),)
     if config.has_attention_bias:
-        stacks["attention.qkv_proj.bias"] = (
-            ("self_attn.q_proj.bias", (query_size,)),
-            ("self_attn.k_proj.bias", (kv_size,)),
-            ("self_attn.v_proj.bias", (kv_size,)),
-        )
-        stacks["attention.o_proj.bias"] = (("self_attn.o_proj.bias", (hidden,)),)
+        stacks["attention.qkv_proj.bias"] = _qkv(share, names, "bias")
+        stacks["attention.o_proj.bias"] = (added_once(f"{names}o_proj.bias", hidden, share=share),)
     return stacks
+
+
+def _qkv(share: ModelShare, names: str, kind: str, *columns: int) -> Stack:
+    """Return the share's heads of queries, keys and values."""
+    config, head_dim = share.whole, share.whole.head_dim
+    return tuple(
+        rows(f"{names}{name}_proj.{kind}", num_heads * head_dim, *columns, taken=_rows_of(heads, head_dim))
+        for name, num_heads, heads in (
+            ("q", config.num_heads, share.heads),
+            ("k", config.num_kv_heads, share.kv_heads),
+            ("v", config.num_kv_heads, share.kv_heads),
+        )
+    )
+
+
+def _mlp(share: ModelShare, layer: str) -> dict[str, Stack]:
+    """Return the parameters of one layer's MLP, and what is stacked in each."""
+    hidden, intermediate, taken = share.whole.hidden_size, share.whole.intermediate_size, share.intermediate
+    return {
+        "mlp_norm.weight": (whole(f"{layer}post_attention_layernorm.weight", hidden),),
+        "mlp.gate_up_proj.weight": tuple(
+            rows(f"{layer}mlp.{name}_proj.weight", intermediate, hidden, taken=taken)
+            for name in ("gate", "up")
+        ),
+        "mlp.down_proj.weight": (columns(f"{layer}mlp.down_proj.weight", hidden, intermediate, taken=taken),),
+    }
+
+
+def _rows_of(heads: range, head_dim: int) -> range:
+    return range(heads.start * head_dim, heads.stop * head_dim)

@@ -1,18 +1,21 @@
-"""Loads a checkpoint's tensors into our parameters: each exactly once, or an error that names it.
+"""Loads a rank's pieces of a checkpoint's tensors: each exactly once, or an error that names the tensor.
 
-Knows nothing about the mathematics; weight_names.py says which tensor goes where.
+Reads no more of a tensor than its piece. Knows nothing about the mathematics; weight_names.py says which
+piece goes where.
 """
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from model.checkpoint import CheckpointFile, find_checkpoint_files, open_checkpoint_file
 from model.decoder import CausalLM
 from model.errors import ModelFolderError
 from model.weight_names import WeightTarget, may_be_ignored, weight_targets
+from model.weight_pieces import Piece
 
 
 def load_weights(
@@ -28,7 +31,7 @@ def load_weights(
     Raises:
         ModelFolderError: a file or tensor is missing, broken, unexpected or of another shape.
     """
-    targets = weight_targets(model.config)
+    targets = weight_targets(model.share)
     parameters = dict(model.named_parameters())
     _assert_covers(targets, parameters)
     files = find_checkpoint_files(folder)
@@ -39,9 +42,10 @@ def load_weights(
             for name in checkpoint_file.names:
                 if (target := targets.get(name)) is None:
                     continue
-                tensor = _read_tensor(file, name, path=checkpoint_file.path, shape=target.shape)
-                rows = slice(target.first_row, target.first_row + target.shape[0])
-                parameters[target.parameter].data[rows].copy_(tensor)
+                tensor = _read_piece(file, target.piece, path=checkpoint_file.path)
+                rows = parameters[target.parameter].data[target.first_row :][: target.piece.num_rows]
+                rows[: len(tensor)].copy_(tensor)
+                rows[len(tensor) :].zero_()
                 num_loaded += 1
                 if on_progress is not None:
                     on_progress(num_loaded, len(targets))
@@ -66,15 +70,24 @@ def _check_names(
             )
 
 
-def _read_tensor(file: Any, name: str, *, path: Path, shape: tuple[int, ...]) -> Any:
-    """Return one tensor on the CPU, checked to have this shape and a floating dtype."""
-    found = tuple(file.get_slice(name).get_shape())
-    if found != shape:
-        raise ModelFolderError(f"{path}: {name} has shape {found}, but the config asks for {shape}")
-    tensor = file.get_tensor(name)
-    if not tensor.is_floating_point():
-        raise ModelFolderError(f"{path}: {name} is of {tensor.dtype}, but must be of a floating dtype")
-    return tensor
+def _read_piece(file: Any, piece: Piece, *, path: Path) -> torch.Tensor:
+    """Return a tensor's piece on the CPU; the tensor is checked to have its shape and a floating dtype."""
+    tensor = file.get_slice(piece.name)
+    found = tuple(tensor.get_shape())
+    if found != piece.shape:
+        raise ModelFolderError(
+            f"{path}: {piece.name} has shape {found}, but the config asks for {piece.shape}"
+        )
+    if piece.is_whole:
+        # A view of the file: where the weights go is the only copy.
+        values: torch.Tensor = file.get_tensor(piece.name)
+    elif piece.columns is None:
+        values = tensor[piece.rows.start : piece.rows.stop]
+    else:
+        values = tensor[:, piece.columns.start : piece.columns.stop]
+    if not values.is_floating_point():
+        raise ModelFolderError(f"{path}: {piece.name} is of {values.dtype}, but must be of a floating dtype")
+    return values
 
 
 def _assert_covers(targets: dict[str, WeightTarget], parameters: dict[str, nn.Parameter]) -> None:
@@ -82,7 +95,9 @@ def _assert_covers(targets: dict[str, WeightTarget], parameters: dict[str, nn.Pa
     num_rows = dict.fromkeys(parameters, 0)
     for target in targets.values():
         assert num_rows[target.parameter] == target.first_row, target
-        assert parameters[target.parameter].shape[1:] == target.shape[1:], target
-        num_rows[target.parameter] += target.shape[0]
+        piece = target.piece
+        num_columns = piece.shape[1:] if piece.columns is None else (len(piece.columns),)
+        assert parameters[target.parameter].shape[1:] == num_columns, target
+        num_rows[target.parameter] += piece.num_rows
     for name, parameter in parameters.items():
         assert num_rows[name] == parameter.shape[0], name

@@ -90,6 +90,11 @@ SHAPES = {
         architecture="llama",
         config=_shape(9, 3, 8, 72, rope_parameters=DEFAULT_ROPE),
     ),
+    # For four ranks: a vocabulary that is no multiple of four, a bias that may be added only once.
+    "llama_odd_vocabulary": CheckpointShape(
+        architecture="llama",
+        config=_shape(8, 4, 8, 48, vocab_size=VOCAB_SIZE + 2, attention_bias=True, tie_word_embeddings=False),
+    ),
     "llama3_rope_v5_bias": CheckpointShape(
         architecture="llama",
         config=_shape(4, 4, 24, 64, rope_parameters=LLAMA3_ROPE, attention_bias=True),

@@ -51,7 +51,7 @@ def build_fused_runner(plan: LoadPlan, model: CausalLM) -> tuple[FusedModelRunne
 
 def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:
     return allocate_kv_caches(
-        plan.model, num_blocks, block_size=plan.config.block_size, dtype=plan.dtype, device=plan.device
+        plan.share.config, num_blocks, block_size=plan.config.block_size, dtype=plan.dtype, device=plan.device
     )
 
 
@@ -68,12 +68,15 @@ def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_sizes: int) -> i
         num_graphs = num_sizes * len(SamplingFlavour) + len(
             captured_token_counts(config.max_num_batched_tokens)
         )
-    return choose_num_blocks_of_device(
+    num_blocks = choose_num_blocks_of_device(
         _measure(parts),
         gpu_memory_utilization=config.gpu_memory_utilization,
         reserved_bytes=num_graphs * BYTES_PER_GRAPH,
         bytes_per_block=plan.bytes_per_block,
     )
+    # All ranks run the same steps: what the fullest GPU holds counts.
+    num_blocks_G1 = plan.ranks.all_gather(torch.tensor([num_blocks], device=plan.device))
+    return int(num_blocks_G1.min())
 
 
 def _measure(parts: StepParts) -> DeviceMemory:

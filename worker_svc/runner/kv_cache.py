@@ -16,7 +16,7 @@ def allocate_kv_caches(
     """Allocate the K and V cells of every layer.
 
     Args:
-        model: Shapes of the model.
+        model: Shapes of the model, or of what this rank holds of it.
         num_blocks: Blocks that requests can hold; block 0, for padding, comes on top.
         block_size: Tokens of a block.
         dtype: Of the cells.

@@ -13,7 +13,7 @@ import torch
 
 from kernels.attention_backend import make_attention_backend
 from model.decoder import CausalLM
-from model.errors import ModelFolderError
+from model.errors import ModelFolderError, ShareError
 from model.folder import config_hash, tokenizer_hash
 from model.load import load_model
 from worker_svc.batch.checks import TableLimits
@@ -53,7 +53,8 @@ def load_worker(
 
     Args:
         config: The worker's options.
-        group: This rank's place; a group of its own where None.
+        group: This rank's place; a group of its own where None. Where it has more ranks, this one has joined
+            the default process group of torch.distributed, and all load at once.
         tell: Told readable lines.
         weights_progress: Opened around the loading of weights; told (tensors loaded, all tensors).
         graphs_progress: Likewise around the capture of graphs, where there are any.
@@ -73,7 +74,7 @@ def load_worker(
         else:
             captures = graphs_progress if captures_at_start and config.cuda_graphs else None
             executor = _load_fused(plan, tell, weights_progress, graphs_progress=captures)
-    except ModelFolderError as error:
+    except (ModelFolderError, ShareError) as error:
         raise StartupError(str(error)) from error
     except torch.OutOfMemoryError as error:
         raise MemoryBudgetError(
@@ -95,7 +96,7 @@ def _load_eager(plan: LoadPlan, tell: Tell, weights_progress: Progress) -> StepE
     _tell_limits(plan, limits, tell)
     # Before the weights: what does not fit is known at once.
     kv_caches = allocate_kv_caches(
-        plan.model, limits.num_blocks, block_size=limits.block_size, dtype=plan.dtype, device=device
+        plan.share.config, limits.num_blocks, block_size=limits.block_size, dtype=plan.dtype, device=device
     )
     model = _load_model(plan, weights_progress)
     token_pool = TokenPool(limits.max_num_seqs, limits.max_model_len, device=device)
@@ -122,7 +123,12 @@ def _load_fused(
 def _load_model(plan: LoadPlan, weights_progress: Progress) -> CausalLM:
     with weights_progress() as on_progress:
         return load_model(
-            plan.folder, plan.model, device=plan.device, dtype=plan.dtype, on_progress=on_progress
+            plan.folder,
+            plan.model,
+            device=plan.device,
+            dtype=plan.dtype,
+            ranks=plan.ranks,
+            on_progress=on_progress,
         )
 
 

@@ -11,10 +11,13 @@ import torch
 from kernels.attention_backend import make_attention_backend
 from model.config import ModelConfig, read_model_config
 from model.folder import find_model_folder
+from model.ranks import Ranks
+from model.share import ModelShare, share_model
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError
 from worker_svc.runner.memory import choose_max_model_len, kv_bytes_per_block
+from worker_svc.tp.communicator import make_ranks
 from worker_svc.tp.group import TpGroup
 
 
@@ -25,10 +28,14 @@ class LoadPlan:
     config: WorkerConfig
     folder: Path
     model: ModelConfig
+    share: ModelShare
+    """What this rank holds of the model."""
+    ranks: Ranks
     attention_backend: str
     device: torch.device
     dtype: torch.dtype
     bytes_per_block: int
+    """On this rank."""
 
     def limits(self, num_blocks: int) -> TableLimits:
         """Tell what steps may ask for, where requests can hold this many blocks.
@@ -59,20 +66,24 @@ def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
     Raises:
         StartupError: naming the flag that is wrong.
         ModelFolderError: naming the file that is wrong.
+        ShareError: the model does not fit so many ranks.
     """
     attention_backend = _attention_backend(config)
     folder = find_model_folder(config.model)
     model = read_model_config(folder)
+    share = share_model(model, rank=group.rank, size=group.size)
     dtype = _dtype(config, model)
     return LoadPlan(
         config=config,
         folder=folder,
         model=model,
+        share=share,
+        ranks=make_ranks(group.size),
         attention_backend=attention_backend,
         device=_device(config, group),
         dtype=dtype,
         bytes_per_block=kv_bytes_per_block(
-            model, block_size=config.block_size, itemsize_bytes=dtype.itemsize
+            share.config, block_size=config.block_size, itemsize_bytes=dtype.itemsize
         ),
     )
 

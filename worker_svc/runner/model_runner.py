@@ -12,6 +12,7 @@ from kernels.attention_backend import AttentionBackend
 from model.decoder import CausalLM
 from model.forward_context import ForwardContext, KvCache
 from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.step import Admission, SampledTokens
 from worker_svc.runner.logprobs import DeviceLogprobs, compute_logprobs
 from worker_svc.runner.sampler import Sampler
@@ -43,7 +44,10 @@ class EagerStep:
 
 
 class EagerModelRunner:
-    """A ModelRunner that launches every operation of a step by itself."""
+    """A ModelRunner that launches every operation of a step by itself.
+
+    Ranks of a shared model are given the same steps, and each takes the same tokens.
+    """
 
     def __init__(
         self,
@@ -95,8 +99,10 @@ class EagerModelRunner:
     def _sample(self, hidden_TE: torch.Tensor, batch: InputBatch) -> EagerStep:
         rows, device = batch.sampling, self._device
         hidden_RE = hidden_TE[upload(rows.token_rows, device)]
-        logits_RV = self._model.compute_logits(hidden_RE)
-        token_ids_R = self._sampler.sample(logits_RV, rows)
+        logits_RV, vocabulary = self._model.compute_logits(hidden_RE), self._model.shared_vocabulary
+        if vocabulary is not None and rows.flavour == SamplingFlavour.FULL:
+            logits_RV, vocabulary = vocabulary.gather(logits_RV), None
+        token_ids_R = self._sampler.sample(logits_RV, rows, vocabulary=vocabulary)
         stored_R = token_ids_R.to(torch.int32)
         self._token_pool.store(
             stored_R, lanes_R=upload(rows.lanes, device), positions_R=upload(rows.positions, device)

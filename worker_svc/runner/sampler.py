@@ -8,6 +8,7 @@ import torch
 
 from kernels.logit_edits import LogitEntries, PenaltyInputs
 from kernels.sample import SampleInputs, sample_ref
+from kernels.shared_sample import SharedVocabulary, argmax_shared, sample_shared
 from worker_svc.batch.sampling_rows import PenaltyRows, SamplingRows, TokenEntries
 from worker_svc.runner.token_pool import TokenPool
 from worker_svc.runner.upload import upload
@@ -20,11 +21,21 @@ class Sampler:
         self._token_pool = token_pool
         self._device = device
 
-    def sample(self, logits_RV: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-        """Return token_ids_R (int64); the logits stay as they are."""
+    def sample(
+        self, logits_RV: torch.Tensor, rows: SamplingRows, *, vocabulary: SharedVocabulary | None = None
+    ) -> torch.Tensor:
+        """Return token_ids_R (int64); the logits stay as they are.
+
+        Args:
+            logits_RV: Of all token ids, or of this rank's.
+            rows: How to sample them; without edits of logits where these are only this rank's.
+            vocabulary: Where the other ranks' logits are.
+        """
+        if vocabulary is None:
+            return logits_RV.argmax(-1) if rows.is_plain_greedy else sample_ref(logits_RV, self._inputs(rows))
         if rows.is_plain_greedy:
-            return logits_RV.argmax(-1)
-        return sample_ref(logits_RV, self._inputs(rows))
+            return argmax_shared(logits_RV, vocabulary)
+        return sample_shared(logits_RV, self._inputs(rows), vocabulary)
 
     def _inputs(self, rows: SamplingRows) -> SampleInputs:
         device = self._device

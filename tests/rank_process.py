@@ -1,0 +1,170 @@
+"""What ranks of shared models compute: ``python -m tests.rank_process OUT FOLDER ...``, over gloo.
+
+Each model is run whole, by two ranks and by four; rank R leaves all its results in OUT/R.pt. Four processes
+serve all cases, forked from one that has imported torch. Holds no tests and checks nothing.
+"""
+
+import itertools
+import multiprocessing
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import distributed
+
+from kernels.attention_backend import make_attention_backend
+from model.config import read_model_config
+from model.forward_context import ForwardContext
+from model.load import load_model
+from tests.worker_steps import admission, int32, sampling, step
+from worker_svc.config import WorkerConfig
+from worker_svc.runner.kv_cache import allocate_kv_caches
+from worker_svc.runner.load import load_worker
+from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.tp.communicator import make_ranks
+from worker_svc.tp.group import TpGroup
+
+SIZES = (4, 2, 1)
+NUM_PROMPT_TOKENS = 20
+NUM_STEPS = 8
+BLOCK_SIZE = 16
+LANES: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 0.9, "seed": 3},
+    {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02, "seed": 2**64 - 5},
+    {"temperature": 1.5, "top_p": 0.7, "seed": 11},
+)
+EDITED_LANE: dict[str, Any] = {
+    "temperature": 0.7,
+    "seed": 11,
+    "presence_penalty": 0.5,
+    "repetition_penalty": 1.3,
+    "bias_token_ids": int32([7, 300]),
+    "bias_values": np.array([1.5, 2.0], np.float32),
+    "stop_token_ids": int32([5, 9]),
+    "min_tokens": 2,
+    "num_logprobs_plus_one": 3,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResult:
+    """What one rank has of one model."""
+
+    logits_TV: torch.Tensor
+    """Of a prompt, gathered from all ranks."""
+    plain: list[list[int]]
+    """Tokens of a step whose rows sample in every way that edits no logits."""
+    edited: list[list[int]]
+    logprobs: list[list[float]]
+    kv_cache_shape: tuple[int, ...]
+
+
+def compute(folder: Path, group: TpGroup) -> RankResult:
+    """Compute one model's results as one of these ranks."""
+    logits_TV, kv_cache_shape = compute_logits(folder, group)
+    config = WorkerConfig(
+        model=str(folder), block_size=BLOCK_SIZE, num_blocks=8, max_num_seqs=4, max_num_batched_tokens=128
+    )
+    executor = load_worker(config, group).executor
+    plain = run_lanes(executor, LANES)
+    edited = run_lanes(executor, (LANES[1], EDITED_LANE))
+    return RankResult(
+        logits_TV=logits_TV,
+        plain=[tokens for tokens, _ in plain],
+        edited=[tokens for tokens, _ in edited],
+        logprobs=[values for _, values in edited],
+        kv_cache_shape=kv_cache_shape,
+    )
+
+
+def compute_logits(folder: Path, group: TpGroup) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """Return the logits of every token of a prompt, and the shape of a layer's keys."""
+    whole = read_model_config(folder)
+    model = load_model(folder, whole, device="cpu", dtype=torch.float32, ranks=make_ranks(group.size))
+    caches = allocate_kv_caches(
+        model.config, 2, block_size=BLOCK_SIZE, dtype=torch.float32, device=torch.device("cpu")
+    )
+    positions_T = torch.arange(NUM_PROMPT_TOKENS)
+    context = ForwardContext(
+        slot_mapping_T=positions_T + BLOCK_SIZE,
+        cu_seqlens_q=torch.tensor([0, NUM_PROMPT_TOKENS], dtype=torch.int32),
+        seq_lens_B=torch.tensor([NUM_PROMPT_TOKENS], dtype=torch.int32),
+        block_table_BM=torch.tensor([[1, 2]], dtype=torch.int32),
+        query_lens=(NUM_PROMPT_TOKENS,),
+        context_lens=(NUM_PROMPT_TOKENS,),
+        num_decode_rows=0,
+        kv_caches=caches,
+        backend=make_attention_backend("torch"),
+    )
+    # From one end to the other: every rank's part of the embedding table is read.
+    input_ids_T = torch.linspace(1, whole.vocab_size - 1, NUM_PROMPT_TOKENS).long()
+    with torch.inference_mode():
+        logits_TV = model.compute_logits(model(input_ids_T, positions_T, context))
+        if model.shared_vocabulary is not None:
+            logits_TV = model.shared_vocabulary.gather(logits_TV)
+    return logits_TV.clone(), tuple(caches[0][0].shape)
+
+
+def run_lanes(
+    executor: StepExecutor, lanes: tuple[dict[str, Any], ...]
+) -> list[tuple[list[int], list[float]]]:
+    """Run a prompt on each lane, then decode; return each step's tokens and log-probabilities."""
+    executor.start_epoch()
+    prompts = [list(range(3 + 17 * lane, 10 + 19 * lane)) for lane in range(len(lanes))]
+    admissions = tuple(
+        admission(
+            lane,
+            token_ids=int32(prompt),
+            num_prompt_tokens=len(prompt),
+            block_ids=[1 + 2 * lane, 2 + 2 * lane],
+            max_total_tokens=2 * BLOCK_SIZE,
+            sampling=sampling(**params),
+        )
+        for lane, (params, prompt) in enumerate(zip(lanes, prompts, strict=True))
+    )
+    prefill = step(
+        1, [(lane, len(prompt), True) for lane, prompt in enumerate(prompts)], admissions=admissions
+    )
+    decodes = (
+        step(number, [(lane, 1, True) for lane in range(len(lanes))]) for number in range(2, NUM_STEPS)
+    )
+    results = []
+    for one in itertools.chain((prefill,), decodes):
+        sampled = executor.launch(one).finish().sampled
+        values = [] if sampled.logprobs is None else sampled.logprobs.values.tolist()
+        results.append((sampled.token_ids.tolist(), values))
+    return results
+
+
+def run_rank(rank: int, out: Path, folders: list[Path]) -> None:
+    """Take part in every group that has this rank."""
+    torch.set_num_threads(1)
+    results: dict[tuple[str, int], dict[str, Any]] = {}
+    for size in SIZES:
+        if rank >= size:
+            continue
+        meeting = f"file://{out}/meeting_{size}"
+        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+        for folder in folders:
+            results[folder.name, size] = asdict(compute(folder, TpGroup(rank=rank, size=size)))
+        distributed.destroy_process_group()
+    torch.save(results, out / f"{rank}.pt")
+
+
+def main() -> None:
+    out, *folders = map(Path, sys.argv[1:])
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=run_rank, args=(rank, out, folders)) for rank in range(max(SIZES))]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    raise SystemExit(max(abs(process.exitcode or 0) for process in ranks))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Ranks that are threads of one process: what needs several of them is tested without starting processes.
+
+Knows nothing about what ranks compute.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import torch
+
+Result = TypeVar("Result")
+LIMIT_SECONDS = 60.0
+
+
+class ThreadRank:
+    """One of the ranks, as a model sees them."""
+
+    def __init__(self, rank: int, meeting: "Meeting") -> None:
+        self.rank, self.size = rank, meeting.size
+        self._meeting = meeting
+
+    def all_reduce(self, x: torch.Tensor) -> None:
+        x.copy_(self.all_gather(x).sum(0))
+
+    def all_gather(self, x: torch.Tensor) -> torch.Tensor:
+        assert x.is_contiguous()
+        return torch.stack(self._meeting.exchange(self.rank, x))
+
+
+class Meeting:
+    """Where the ranks leave their tensors for each other."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.num_exchanged = 0
+        """Numbers that each rank gave away so far."""
+        self._tensors: list[torch.Tensor] = [torch.empty(0)] * size
+        self._barrier = threading.Barrier(size, timeout=LIMIT_SECONDS)
+
+    def exchange(self, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
+        self._tensors[rank] = x.clone()
+        if rank == 0:
+            self.num_exchanged += x.numel()
+        self._barrier.wait()
+        everyones = list(self._tensors)
+        # Nobody leaves the next one before all have taken these.
+        self._barrier.wait()
+        return everyones
+
+    def abort(self) -> None:
+        """Let no rank wait for one that failed."""
+        self._barrier.abort()
+
+
+def run_ranks(size: int, work: Callable[[ThreadRank], Result]) -> list[Result]:
+    """Run every rank's work at once; return what each returned."""
+    return run_in_meeting(Meeting(size), work)
+
+
+def run_in_meeting(meeting: Meeting, work: Callable[[ThreadRank], Result]) -> list[Result]:
+    """Do what run_ranks does, with an account of what was exchanged."""
+
+    def run(rank: int) -> Result:
+        try:
+            return work(ThreadRank(rank, meeting))
+        except BaseException:
+            meeting.abort()
+            raise
+
+    with ThreadPoolExecutor(meeting.size) as pool:
+        futures = [pool.submit(run, rank) for rank in range(meeting.size)]
+        failures = [failure for future in futures if (failure := future.exception()) is not None]
+        # The cause rather than the broken barriers of those who waited.
+        for failure in sorted(failures, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+            raise failure
+        return [future.result() for future in futures]
