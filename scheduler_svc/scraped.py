@@ -40,7 +40,9 @@ def _listen(stack: ExitStack, config: SchedulerConfig, *, folder: Path) -> int:
     try:
         from telemetry.exposition import Place, metrics_server  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError.of("metrics_port", config.metrics_port, f"be -1 without {error.name}") from error
+        raise ConfigError.of(
+            "metrics_port", config.metrics_port, f"be -1 where {error.name} is not installed"
+        ) from error
     from scheduler_svc import metrics  # noqa: PLC0415
     from telemetry.board import Board  # noqa: PLC0415
 

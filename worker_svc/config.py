@@ -54,6 +54,8 @@ class WorkerConfig:
     """Steps that the engine may send ahead of their results."""
     stuck_step_seconds: float = 60.0
     """A step that runs for this long after its engine gave it up ends the worker, with exit code 3."""
+    metrics_port: int = -1
+    """Port of the Prometheus metrics, on --host. 0 picks a free one, and a line tells it. -1: none."""
     log_level: str = "info"
     """Least severe messages to log: debug, info, warning or error."""
 
@@ -61,6 +63,7 @@ class WorkerConfig:
         """Refuse values that no worker could run under."""
         self._check_names()
         self._check_range("port", 0, 65535)
+        self._check_range("metrics_port", -1, 65535)
         self._check_range("block_size", 1, 1024)
         self._check_range("max_num_seqs", 1, 65536)
         self._check_range("max_num_batched_tokens", self.max_num_seqs, 2**24)

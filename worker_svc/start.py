@@ -19,6 +19,7 @@ from worker_svc.config import WorkerConfig
 from worker_svc.rpc.server import ServerOptions, serve
 from worker_svc.runner.load import OnProgress, load_worker
 from worker_svc.runner.worker_info import LoadedWorker
+from worker_svc.scraped import serve_metrics
 from worker_svc.tp.group import TpGroup
 
 
@@ -44,8 +45,11 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
             graphs_progress=partial(_progress, "graphs", "captured"),
         )
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(options, load, announce=typer.echo))
+    with (
+        serve_metrics(config, typer.echo) as meter,
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+    ):
+        runner.run(serve(options, load, announce=typer.echo, meter=meter))
 
 
 @contextmanager

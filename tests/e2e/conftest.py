@@ -20,8 +20,10 @@ WORKER_FLAGS = (
     "20",
     "--max-model-len",
     "256",
+    "--metrics-port",
+    "0",
 )
-SCHEDULER_FLAGS = ("--check-invariants",)
+SCHEDULER_FLAGS = ("--check-invariants", "--metrics-port", "0")
 
 
 @pytest.fixture(scope="session")

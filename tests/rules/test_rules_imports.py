@@ -80,11 +80,20 @@ def test_nothing_is_swallowed() -> None:
     [
         (
             "scheduler_svc.__main__",
-            ["torch", "transformers", "triton", "kernels", "worker_svc", "stepwire_client"],
+            [
+                "torch",
+                "transformers",
+                "triton",
+                "kernels",
+                "worker_svc",
+                "stepwire_client",
+                "prometheus_client",
+            ],
         ),
         ("scheduler_svc.core.scheduler", ["grpc", "asyncio", "torch", "logging", "stepwire"]),
         ("worker_svc.batch.input_batch", ["grpc", "asyncio", "torch", "logging", "stepwire"]),
         ("worker_svc.__main__", ["transformers", "scheduler_svc", "stepwire_client", "jinja2"]),
+        ("worker_svc.scraped", ["prometheus_client", "grpc", "torch"]),
         ("stepwire_client", ["numpy", "torch", "scheduler_svc", "worker_svc", "model", "kernels"]),
         ("stepwire_cli.main", ["numpy", "torch", "scheduler_svc", "worker_svc", "model", "kernels"]),
     ],

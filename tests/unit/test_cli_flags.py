@@ -67,12 +67,15 @@ def test_every_serve_flag_reaches_a_service() -> None:
         "max_num_waiting": 10,
         "drain_seconds": 11.0,
         "max_message_mib": 12,
+        "metrics_port": 13,
+        "worker_metrics_port": 14,
         "log_level": "debug",
     }
     assert set(values) == {item.name for item in fields(ServeFlags)}
     flags = ServeFlags(**values)
     assert worker_command(flags, python="py")[4:] == (
-        *("--model", "m", "--host", "127.0.0.1", "--port", "2", "--device", "cuda", "--dtype", "float32"),
+        *("--model", "m", "--host", "127.0.0.1", "--port", "2", "--metrics-port", "14"),
+        *("--device", "cuda", "--dtype", "float32"),
         *("--attention-backend", "torch", "--block-size", "3", "--num-blocks", "4", "--kv-cache-gib", "0.5"),
         *("--max-num-seqs", "5", "--max-num-batched-tokens", "6", "--max-model-len", "7"),
         *("--torch-threads", "8", "--log-level", "debug"),
@@ -80,7 +83,16 @@ def test_every_serve_flag_reaches_a_service() -> None:
     assert scheduler_command(flags, worker_address="h:7", python="py")[4:] == (
         *("--model", "m", "--worker", "h:7", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1"),
         *("--frontends", "9", "--max-steps-in-flight", "1", "--max-num-waiting", "10"),
-        *("--drain-seconds", "11.0", "--max-message-mib", "12", "--log-level", "debug"),
+        *(
+            "--drain-seconds",
+            "11.0",
+            "--max-message-mib",
+            "12",
+            "--metrics-port",
+            "13",
+            "--log-level",
+            "debug",
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from worker_svc.batch.lease import Lease
 from worker_svc.batch.step import Step, StepResult
 from worker_svc.errors import DeviceLostError, ProtocolError, StepFailedError, WorkerError
+from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.device_watch import DeviceWatch
 from worker_svc.runner.step_executor import PendingStep, StepExecutor
 
@@ -86,6 +87,7 @@ class ComputeThread:
         *,
         check_device: Callable[[], object] = lambda: None,
         on_lost: Callable[[DeviceLostError], object] = lambda _: None,
+        meter: WorkerMeter | None = None,
     ) -> None:
         """Make a thread that is not started yet.
 
@@ -93,10 +95,12 @@ class ComputeThread:
             executor: Computes the steps.
             check_device: Called after a step that failed; raises if the device is lost to this process.
             on_lost: Called in the compute thread when it is.
+            meter: Counts steps.
         """
         self._executor = executor
         self._check_device = check_device
         self._on_lost = on_lost
+        self._meter = meter or WorkerMeter()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._pending: deque[tuple[StepEpoch, PendingStep]] = deque()
         # A daemon, so that a step that hangs in a device call cannot keep the process alive.
@@ -226,11 +230,13 @@ class ComputeThread:
             self._fail(epoch, pending.step_id, error)
         else:
             self._num_steps += result.num_iterations
+            self._meter.note_result(result)
             epoch.deliver(result)
 
     def _fail(self, epoch: StepEpoch, step_id: int, error: Exception) -> None:
         """End the epoch: whatever a step raises, the thread lives on for the next one."""
         _logger.error("step %d failed", step_id, exc_info=error)
+        self._meter.note_failure()
         if isinstance(error, ProtocolError):
             epoch.fail(error)
         else:

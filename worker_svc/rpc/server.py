@@ -6,7 +6,8 @@ Wires the services together; what to load is passed in. Knows nothing about mode
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -15,7 +16,9 @@ from grpc_reflection.v1alpha import reflection
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
+from telemetry.sampling import keep_sampling
 from worker_svc.errors import ConfigError
+from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.service_end import ServiceEnd
 from worker_svc.rpc.servicer import FENCING_HOLD_SECONDS, Serving, WorkerServicer
@@ -54,7 +57,12 @@ _SERVER_OPTIONS = (
 
 
 async def serve(
-    options: ServerOptions, load: Load, *, announce: Callable[[str], None], stop: asyncio.Event | None = None
+    options: ServerOptions,
+    load: Load,
+    *,
+    announce: Callable[[str], None],
+    stop: asyncio.Event | None = None,
+    meter: WorkerMeter | None = None,
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``stop``.
 
@@ -63,6 +71,7 @@ async def serve(
         load: Loads the model; called once, in a thread, while health says NOT_SERVING.
         announce: Told one readable line once steps are taken.
         stop: Ends serving when set.
+        meter: Counts steps; None: one that nobody reads.
 
     Raises:
         StartupError: if the port cannot be bound or the model cannot be loaded.
@@ -85,12 +94,16 @@ async def serve(
         worker = await asyncio.to_thread(load)
         # Not before: while the model loads, nothing needs a graceful end.
         end = ServiceEnd(_stop_event(stop))
-        compute = ComputeThread(worker.executor, check_device=worker.check_device, on_lost=end.lose_device)
+        meter = meter or WorkerMeter()
+        compute = ComputeThread(
+            worker.executor, check_device=worker.check_device, on_lost=end.lose_device, meter=meter
+        )
         compute.start()
         servicer.start_serving(Serving(info=worker.info, compute=compute))
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
         announce(f"worker listening on {options.host}:{port}")
-        await end.wait(compute.stuck_seconds, limit_seconds=options.stuck_step_seconds)
+        async with _sampled(meter, compute, servicer):
+            await end.wait(compute.stuck_seconds, limit_seconds=options.stuck_step_seconds)
         _logger.info("stopping")
         await health_servicer.enter_graceful_shutdown()
     finally:
@@ -98,6 +111,23 @@ async def serve(
         await server.stop(_STOP_GRACE_SECONDS)
         if compute is not None and not await asyncio.to_thread(compute.stop, _STOP_GRACE_SECONDS):
             _logger.warning("a step still runs: it is given up")
+
+
+@asynccontextmanager
+async def _sampled(
+    meter: WorkerMeter, compute: ComputeThread, servicer: WorkerServicer
+) -> AsyncIterator[None]:
+    """Have the meter's gauges looked up while the ``with`` block runs."""
+
+    def sample() -> None:
+        meter.sample(num_lanes_held=compute.num_lanes_held, is_connected=servicer.is_streaming)
+
+    sampling = asyncio.create_task(keep_sampling(sample, meter.cpu_seconds))
+    try:
+        yield
+    finally:
+        sampling.cancel()
+        await asyncio.gather(sampling, return_exceptions=True)
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:

@@ -53,6 +53,11 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         self._stream_ended_seconds = math.inf
         self._worker_epoch = 0
 
+    @property
+    def is_streaming(self) -> bool:
+        """Whether an engine's stream is open."""
+        return self._stream is not None and not self._stream.is_ended
+
     def start_serving(self, serving: Serving) -> None:
         """Take streams from now on."""
         self._serving = serving
@@ -96,9 +101,8 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             serving = self._loaded()
         except NotReadyError as error:
             await context.abort(status_code_of(error), str(error))
-        is_streaming = self._stream is not None and not self._stream.is_ended
         return pb.GetWorkerInfoResponse(
-            hello=worker_hello(serving.info, self._worker_epoch if is_streaming else 0),
+            hello=worker_hello(serving.info, self._worker_epoch if self.is_streaming else 0),
             num_lanes_held=serving.compute.num_lanes_held,
             num_steps=serving.compute.num_steps,
         )

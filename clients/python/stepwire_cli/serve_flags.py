@@ -56,6 +56,10 @@ class ServeFlags:
     torch_threads: Annotated[
         int | None, typer.Option(help="Threads torch computes with on the CPU.", rich_help_panel=_WORKER)
     ] = None
+    worker_metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port of the worker's Prometheus metrics; 0 picks one.", rich_help_panel=_WORKER),
+    ] = None
     served_model_name: Annotated[
         str | None, typer.Option(help="Name that clients know the model by.", rich_help_panel=_SCHEDULER)
     ] = None
@@ -73,6 +77,10 @@ class ServeFlags:
     drain_seconds: Annotated[
         float, typer.Option(help="How long a stop waits for running requests.", rich_help_panel=_SCHEDULER)
     ] = 30.0
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(help="Port of the Prometheus metrics; 0 picks a free one.", rich_help_panel=_SCHEDULER),
+    ] = None
     max_message_mib: Annotated[
         int | None, typer.Option(help="Largest gRPC message to or from clients, in MiB.")
     ] = None

@@ -32,6 +32,7 @@ _SCHEDULER_FLAGS = (
     "max_num_waiting",
     "drain_seconds",
     "max_message_mib",
+    "metrics_port",
     "log_level",
 )
 
@@ -39,7 +40,9 @@ _SCHEDULER_FLAGS = (
 def worker_command(flags: ServeFlags, port: int | None = None, *, python: str) -> tuple[str, ...]:
     """Return the command line of the worker: it listens on this machine only, on ``port`` if given."""
     port = flags.worker_port if port is None else port
-    own = ("--model", flags.model, "--host", "127.0.0.1", "--port", str(port))
+    own = ["--model", flags.model, "--host", "127.0.0.1", "--port", str(port)]
+    if flags.worker_metrics_port is not None:
+        own += ["--metrics-port", str(flags.worker_metrics_port)]
     return (python, "-u", "-m", "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
 
 
