@@ -30,11 +30,6 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
         StartupError: if the worker cannot start.
         DeviceLostError: if only a new process can compute again.
     """
-    options = ServerOptions(
-        host=config.host,
-        port=config.port,
-        stuck_step_seconds=config.stuck_step_seconds,
-    )
 
     def load() -> LoadedWorker:
         return load_worker(
@@ -49,7 +44,10 @@ def start_worker(config: WorkerConfig, group: TpGroup) -> None:
         serve_metrics(config, typer.echo) as meter,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        runner.run(serve(options, load, announce=typer.echo, meter=meter))
+        options = ServerOptions(
+            host=config.host, port=config.port, stuck_step_seconds=config.stuck_step_seconds, meter=meter
+        )
+        runner.run(serve(options, load, announce=typer.echo))
 
 
 @contextmanager

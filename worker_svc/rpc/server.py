@@ -8,7 +8,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -41,6 +41,8 @@ class ServerOptions:
     fencing_hold_seconds: float = FENCING_HOLD_SECONDS
     stuck_step_seconds: float = 60.0
     """How long a step may go on after its engine gave it up."""
+    meter: WorkerMeter = field(default_factory=WorkerMeter)
+    """Counts steps."""
 
 
 _SERVER_OPTIONS = (
@@ -57,12 +59,7 @@ _SERVER_OPTIONS = (
 
 
 async def serve(
-    options: ServerOptions,
-    load: Load,
-    *,
-    announce: Callable[[str], None],
-    stop: asyncio.Event | None = None,
-    meter: WorkerMeter | None = None,
+    options: ServerOptions, load: Load, *, announce: Callable[[str], None], stop: asyncio.Event | None = None
 ) -> None:
     """Serve until SIGTERM, SIGINT or ``stop``.
 
@@ -71,7 +68,6 @@ async def serve(
         load: Loads the model; called once, in a thread, while health says NOT_SERVING.
         announce: Told one readable line once steps are taken.
         stop: Ends serving when set.
-        meter: Counts steps; None: one that nobody reads.
 
     Raises:
         StartupError: if the port cannot be bound or the model cannot be loaded.
@@ -94,7 +90,7 @@ async def serve(
         worker = await asyncio.to_thread(load)
         # Not before: while the model loads, nothing needs a graceful end.
         end = ServiceEnd(_stop_event(stop))
-        meter = meter or WorkerMeter()
+        meter = options.meter
         compute = ComputeThread(
             worker.executor, check_device=worker.check_device, on_lost=end.lose_device, meter=meter
         )
