@@ -22,10 +22,10 @@ STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
 SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
-test test-long test-faults test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
+test test-long test-faults test-metrics test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo serve proto fmt fmt-check lint type imports protos-check compose-check test test-long \
-	test-faults test-node test-cpp test-go test-gpu bench bench-kernels up down check clean
+	test-faults test-metrics test-node test-cpp test-go test-gpu bench bench-kernels up down check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -96,6 +96,10 @@ test-go: $(STAMP) ## the example in Go, likewise, with the toolchain and the gRP
 	sh tools/install_debian.sh golang-go golang-google-grpc-dev golang-github-golang-protobuf-1-5-dev \
 		protoc-gen-go-1-5 protoc-gen-go-grpc protobuf-compiler
 	$(BIN)/python -m pytest -m long tests/e2e/clients -k "[go]"
+
+test-metrics: $(STAMP) ## every panel of the dashboard against a real Prometheus (Debian: apt-get install prometheus)
+	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "prometheus and promtool are not installed"; exit 1; }
+	$(BIN)/python -m pytest -m long tests/e2e/test_e2e_prometheus.py
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

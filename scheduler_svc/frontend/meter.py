@@ -18,6 +18,7 @@ from scheduler_svc.errors import (
     QueueFullError,
     RequestInterruptedError,
     SlowConsumerError,
+    UnsupportedError,
     WorkerUnavailableError,
 )
 from scheduler_svc.frontend.values import Final
@@ -34,6 +35,7 @@ OUTCOME_OF_ERROR: dict[type[BaseException], str] = {
     QueueFullError: "queue_full",
     RequestInterruptedError: "interrupted",
     SlowConsumerError: "slow_consumer",
+    UnsupportedError: "invalid",
     WorkerUnavailableError: "unavailable",
 }
 """Any other error is our own fault: internal."""

@@ -56,12 +56,12 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
         async def write(told: Told) -> None:
             message = answer.take(told)
             if message is not None:
-                await context.write(message)
+                with cancelled_where_client_is_gone():
+                    await context.write(message)
 
         asked = vllm_convert.read_request(request)
         try:
-            with cancelled_where_client_is_gone():
-                await self._generator.run(asked, write=write, seconds_left=context.time_remaining)
+            await self._generator.run(asked, write=write, seconds_left=context.time_remaining)
         except InvalidRequestError as error:
             raise vllm_convert.with_their_names(error) from error
 

@@ -16,6 +16,7 @@ CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 
 # It takes the commands out of the README itself.
 _GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
+_METRICS_TEST = "tests/e2e/test_e2e_metrics.py::test_a_request_is_told_by_all_that_had_a_part_in_it"
 _BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
@@ -28,6 +29,12 @@ TESTED_COMMANDS = {
     "stepwire serve --model .cache/models/SmolLM2-135M-Instruct": (
         "tests/rpc/test_cli_serve.py::test_start_up_lines_and_an_ordered_stop"
     ),
+    (
+        "stepwire serve --model .cache/models/SmolLM2-135M-Instruct --metrics-port 9464 "
+        "--worker-metrics-port 9465"
+    ): "tests/unit/test_cli_flags.py::test_every_serve_flag_reaches_a_service",
+    "curl --silent http://127.0.0.1:9464/metrics": _METRICS_TEST,
+    "curl --silent http://127.0.0.1:9465/metrics": _METRICS_TEST,
     'stepwire generate "The capital of France is"': (
         "tests/rpc/test_cli_generate.py::test_the_text_goes_to_stdout"
     ),

@@ -15,6 +15,7 @@ from scheduler_svc.errors import (
     QueueFullError,
     RequestInterruptedError,
     SlowConsumerError,
+    UnsupportedError,
     WorkerUnavailableError,
 )
 from scheduler_svc.frontend.meter import FrontendMeter
@@ -78,6 +79,7 @@ def test_one_token_has_no_time_per_token(board: Board) -> None:
         (QueueFullError("full"), "queue_full"),
         (RequestInterruptedError("gone"), "interrupted"),
         (SlowConsumerError("slow"), "slow_consumer"),
+        (UnsupportedError("not here"), "invalid"),
         (WorkerUnavailableError("none"), "unavailable"),
         (InternalError("ours"), "internal"),
         (KeyError("ours, too"), "internal"),
