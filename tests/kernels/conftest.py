@@ -3,13 +3,10 @@
 One thread: on shared cores more of them are slower, not faster.
 """
 
-import inspect
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import pytest
 import torch
@@ -31,28 +28,13 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _quick_interpreter() -> Iterator[None]:
-    """Find what the interpreter replaces in triton.language once, not in each launch and each call.
-
-    That search is half of a launch's time.
-    """
     if torch.cuda.is_available():
         yield
         return
-    from triton.language import core  # noqa: PLC0415
-    from triton.runtime import interpreter  # noqa: PLC0415
-
-    @cache
-    def names_of(package: Any) -> tuple[str, ...]:
-        return tuple(name for name, member in inspect.getmembers(package) if core.is_builtin(member))
-
-    def patch(package: Any, builder: Any, *scope: Any) -> None:
-        names = names_of(package)
-        if core.is_builtin(getattr(package, names[0])):  # else all are replaced already
-            for name in names:
-                interpreter._patch_attr(package, name, getattr(package, name), builder, *scope)
+    from tests.kernels.quick_interpreter import quicken  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(interpreter, "_patch_builtin", patch)
+        quicken(monkeypatch)
         yield
 
 
