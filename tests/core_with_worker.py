@@ -18,7 +18,7 @@ from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lease import Lease
 from worker_svc.batch.step import Step, StepResult
 from worker_svc.rpc.convert import join_results, result_to_proto, step_from_proto
-from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.executor import Executor
 
 MAX_STEPS = 10_000
 RESULTS_PER_ARRIVAL = 7
@@ -28,7 +28,7 @@ RESULTS_PER_ARRIVAL = 7
 class CoreWithWorker:
     """One core, one executor and what is between them."""
 
-    executor: StepExecutor
+    executor: Executor
     limits: CoreLimits
     depth: int = 1
     """Steps in flight before the oldest result is folded; one more may take over."""

@@ -1,7 +1,7 @@
 """Starts the worker service: flags and environment in, a frozen configuration out, then serve.
 
 Nobody else reads flags or environment. Run it alone or under torchrun, which sets RANK, WORLD_SIZE
-and LOCAL_RANK. Knows nothing about models or steps.
+and more. Knows nothing about models or steps.
 """
 
 import logging
@@ -12,9 +12,9 @@ import sys
 import typer
 
 from worker_svc.config import WorkerConfig
-from worker_svc.errors import ConfigError, DeviceLostError, StartupError
+from worker_svc.errors import DeviceLostError, StartupError
 from worker_svc.flags import check_environment, config_command
-from worker_svc.tp.group import TpGroup, make_tp_group
+from worker_svc.tp.group import make_tp_group
 
 HELP = "Serve one worker group: hold the model and run the steps of an engine. Alone, or under torchrun."
 PREFIX = "STEPWIRE_WORKER_"
@@ -40,15 +40,20 @@ def main() -> None:
         typer.echo(f"error: {error}", err=True)
         raise SystemExit(1) from None
     except DeviceLostError as error:
-        typer.echo(f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}", err=True)
-        sys.stdout.flush()
-        # The interpreter's own end would wait for the device.
-        os._exit(EXIT_DEVICE_LOST)
+        _end_at_once(error)
+
+
+def _end_at_once(error: DeviceLostError) -> None:
+    """End the process, from whatever thread."""
+    typer.echo(f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}", err=True)
+    sys.stdout.flush()
+    # The interpreter's own end would wait for the device.
+    os._exit(EXIT_DEVICE_LOST)
 
 
 def _run(config: WorkerConfig) -> None:
     """Serve; what needs the environment is imported after it is set."""
-    group = _tp_group(config)
+    group = make_tp_group(config.device, os.environ)
     for name, value in GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.basicConfig(
@@ -58,23 +63,7 @@ def _run(config: WorkerConfig) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from worker_svc.start import start_worker  # noqa: PLC0415
 
-    start_worker(config, group)
-
-
-def _tp_group(config: WorkerConfig) -> TpGroup:
-    return make_tp_group(
-        config.device,
-        rank=_environment_number("RANK", 0),
-        size=_environment_number("WORLD_SIZE", 1),
-        local_rank=_environment_number("LOCAL_RANK", 0),
-    )
-
-
-def _environment_number(name: str, default: int) -> int:
-    value = os.environ.get(name, str(default))
-    if not value.isdecimal():
-        raise ConfigError(f"{name} is {value!r}, but must be a number, as torchrun sets it")
-    return int(value)
+    start_worker(config, group, on_lost=_end_at_once)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ class WorkerConfig:
     """A step that runs for this long after its engine gave it up ends the worker, with exit code 3."""
     metrics_port: int = -1
     """Port of the Prometheus metrics, on --host. 0 picks a free one, and a line tells it. -1: none."""
+    silence_limit_seconds: float = 10.0
+    """Of several ranks: one that shows no sign of life for this long ends them all, with exit code 3."""
     log_level: str = "info"
     """Least severe messages to log: debug, info, warning or error."""
 
@@ -71,8 +73,9 @@ class WorkerConfig:
         self._check_range("torch_threads", 0, 1024)
         for option in ("num_blocks", "max_model_len"):
             self._check_range(option, 0, 2**31 - 1)
-        if not 0 < self.stuck_step_seconds < 2**20:
-            raise _error("stuck_step_seconds", self.stuck_step_seconds, "be above 0 and finite")
+        for option in ("stuck_step_seconds", "silence_limit_seconds"):
+            if not 0 < getattr(self, option) < 2**20:
+                raise _error(option, getattr(self, option), "be above 0 and finite")
         if not 0 <= self.kv_cache_gib < 2**20:
             raise _error("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
         if not 0 < self.gpu_memory_utilization <= 1:

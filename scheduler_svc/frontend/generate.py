@@ -132,7 +132,7 @@ class Generator:
                 stream,
                 lambda output: attempt.tell(output, stream),
                 turns=self._turns,
-                delay_seconds=self._delay_seconds,
+                delay_seconds=lambda: self._write_delay.seconds(len(self.open_requests)),
             )
         except RequestInterruptedError as error:
             seed, num_output_tokens = attempt.checked.asked.sampling.seed, attempt.generation.num_tokens
@@ -149,9 +149,6 @@ class Generator:
         """Abort a request of any front end; unknown ids are ignored."""
         self.open_requests.abort_early(request_id)
         self._link.abort(request_id)
-
-    def _delay_seconds(self) -> float:
-        return self._write_delay.seconds(len(self.open_requests), is_burst=self._turns.is_burst)
 
     async def _check(self, asked: AskedRequest) -> CheckedRequest:
         limits = self.model.limits(self.engine_facts)

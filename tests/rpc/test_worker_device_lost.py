@@ -20,7 +20,7 @@ SCRIPT = """
 import sys
 from worker_svc import __main__, start
 from worker_svc.errors import DeviceLostError
-def start_worker(config, group):
+def start_worker(config, group, on_lost):
     raise DeviceLostError("the device is lost: it was told to be")
 start.start_worker = start_worker
 sys.argv = ["worker_svc", "--model", "unused"]

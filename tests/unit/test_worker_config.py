@@ -106,9 +106,8 @@ def test_help_explains_every_flag() -> None:
     [
         (
             ["--model", "m"],
-            {"WORLD_SIZE": "2", "RANK": "1"},
-            "error: WORLD_SIZE is 2, but must be 1: tensor parallelism does not exist yet. "
-            "Start one process, with torchrun --nproc-per-node 1\n",
+            {"WORLD_SIZE": "2", "RANK": "2"},
+            "error: RANK is 2, but must be below 2, with 2 ranks in the group\n",
         ),
         (
             ["--model", "m"],
@@ -130,8 +129,17 @@ def test_a_wrong_start_is_one_line_and_exit_code_1(
 
 
 def test_a_rank_computes_on_its_own_gpu() -> None:
-    assert make_tp_group("cpu", rank=0, size=1, local_rank=0) == TpGroup(rank=0, size=1, device="cpu")
-    assert make_tp_group("cuda", rank=0, size=1, local_rank=3).device == "cuda:3"
+    assert make_tp_group("cpu", {}) == TpGroup(rank=0, size=1, device="cpu")
+    assert make_tp_group("cuda", {"LOCAL_RANK": "3"}).device == "cuda:3"
+
+
+def test_a_rank_of_two_hosts_knows_its_place() -> None:
+    environment = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4"}
+    group = make_tp_group("cuda", environment | {"GROUP_RANK": "1", "MASTER_ADDR": "node-a"})
+    assert group == TpGroup(
+        rank=5, size=8, device="cuda:1", local_rank=1, local_size=4, host_index=1, leader_host="node-a"
+    )
+    assert (group.is_leader, group.is_leader_host) == (False, False)
 
 
 def model_of(num_layers: int, num_kv_heads: int, head_dim: int) -> ModelConfig:

@@ -68,6 +68,8 @@ class Step:
     """Above 1: a lease of so many iterations, whose rows are all decodes."""
     takes_over: bool = False
     """Leases before this step end at their next boundary."""
+    serialized: bytes = b""
+    """As the engine sent it, where other ranks need it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from worker_svc.batch.step import Step, StepResult
 from worker_svc.errors import DeviceLostError, ProtocolError, StepFailedError, WorkerError
 from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.device_watch import DeviceWatch
-from worker_svc.runner.step_executor import PendingStep, StepExecutor
+from worker_svc.runner.executor import Executor
+from worker_svc.runner.step_executor import PendingStep
 
 _logger = logging.getLogger(__name__)
 
@@ -79,11 +80,11 @@ _Job = tuple[StepEpoch, Step | None] | PendingStep
 
 
 class ComputeThread:
-    """Runs a StepExecutor in a thread of its own."""
+    """Runs an Executor in a thread of its own."""
 
     def __init__(
         self,
-        executor: StepExecutor,
+        executor: Executor,
         *,
         check_device: Callable[[], object] = lambda: None,
         on_lost: Callable[[DeviceLostError], object] = lambda _: None,
@@ -225,7 +226,7 @@ class ComputeThread:
     def _finish_oldest(self) -> None:
         epoch, pending = self._pending.popleft()
         try:
-            result = pending.finish()
+            result = self._executor.finish(pending)
         except Exception as error:
             self._fail(epoch, pending.step_id, error)
         else:

@@ -47,8 +47,17 @@ def worker_hello(info: WorkerInfo, worker_epoch: int) -> pb.WorkerHello:
     )
 
 
-def step_from_proto(message: pb.Step) -> Step:
+def step_from_bytes(data: bytes) -> Step:
+    """Read a step that another rank was sent."""
+    return step_from_proto(pb.Step.FromString(data))
+
+
+def step_from_proto(message: pb.Step, *, keeps_bytes: bool = False) -> Step:
     """Read a step.
+
+    Args:
+        message: As the engine sent it.
+        keeps_bytes: Whether other ranks need it, too.
 
     Raises:
         ProtocolError: if the bytes of a field are no whole array.
@@ -64,6 +73,7 @@ def step_from_proto(message: pb.Step) -> Step:
         row_samples=_bool("row_samples", message.row_samples),
         num_steps=message.num_steps if message.HasField("num_steps") else 1,
         takes_over=message.take_over,
+        serialized=message.SerializeToString() if keeps_bytes else b"",
     )
 
 

@@ -141,5 +141,6 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             serving.compute,
             max_steps_in_flight=serving.info.max_steps_in_flight,
             heartbeat_seconds=self._heartbeat_seconds,
+            keeps_bytes=serving.info.tp_size > 1,
         )
         return self._stream

@@ -35,8 +35,17 @@ class _StreamEnd:
 class StepStream:
     """Joins one gRPC stream to one epoch of the compute thread."""
 
-    def __init__(self, compute: ComputeThread, *, max_steps_in_flight: int, heartbeat_seconds: float) -> None:
+    def __init__(
+        self,
+        compute: ComputeThread,
+        *,
+        max_steps_in_flight: int,
+        heartbeat_seconds: float,
+        keeps_bytes: bool = False,
+    ) -> None:
+        """Make it inside the event loop; ``keeps_bytes`` where other ranks need the steps, too."""
         self._compute = compute
+        self._keeps_bytes = keeps_bytes
         self._max_steps_in_flight = max_steps_in_flight
         self._heartbeat_seconds = heartbeat_seconds
         self._loop = asyncio.get_running_loop()
@@ -111,7 +120,8 @@ class StepStream:
     def _take(self, request: pb.RunStepsRequest) -> None:
         kind = request.WhichOneof("message")
         if kind == "step":
-            step, num_in_flight = step_from_proto(request.step), len(self._arrivals_ns)
+            step = step_from_proto(request.step, keeps_bytes=self._keeps_bytes)
+            num_in_flight = len(self._arrivals_ns)
             if num_in_flight >= self._max_steps_in_flight + step.takes_over:
                 limit = f"be at most max_steps_in_flight, {self._max_steps_in_flight}"
                 raise ProtocolError.of("steps in flight", num_in_flight + 1, limit)

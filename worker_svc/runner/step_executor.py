@@ -156,6 +156,10 @@ class StepExecutor:
             num_iterations=0,
         )
 
+    def finish(self, pending: PendingStep) -> StepResult:
+        """Wait for the tokens of the oldest step that was launched and not finished."""
+        return pending.finish()
+
     def _noting_ends(self, rows: StepRows) -> Callable[[SampledTokens], SampledTokens]:
         """Make what notes the stop ids among a step's tokens, for leases that come after it."""
         ends, watched = self._table.ends, self._table.watch(rows)

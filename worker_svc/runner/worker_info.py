@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from worker_svc.batch.checks import TableLimits
-from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.executor import Executor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,6 @@ class LoadedWorker:
     """All there is once the weights are loaded."""
 
     info: WorkerInfo
-    executor: StepExecutor
+    executor: Executor
     check_device: Callable[[], object] = _answers
     """Raises if the device can compute no more in this process."""

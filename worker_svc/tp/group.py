@@ -1,8 +1,9 @@
-"""One rank's place in its worker group.
+"""One rank's place in its worker group, as torchrun tells it.
 
-One rank until tensor parallelism exists. Knows nothing about how ranks talk to each other.
+Knows nothing about how ranks talk to each other; join.py does.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from worker_svc.errors import ConfigError
@@ -16,23 +17,62 @@ class TpGroup:
     size: int = 1
     device: str = "cpu"
     """As torch names it: "cpu" or "cuda:0"."""
+    local_rank: int = 0
+    """The rank among those of its host."""
+    local_size: int = 1
+    """Ranks on its host."""
+    host_index: int = 0
+    """Which of the group's hosts this is; rank 0 is on the first."""
+    leader_host: str = "127.0.0.1"
+    """Where the other hosts reach the first."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this rank ends the step stream and leads all others."""
+        return self.rank == 0
+
+    @property
+    def is_leader_host(self) -> bool:
+        """Whether rank 0 is on this host, too."""
+        return self.host_index == 0
 
 
-def make_tp_group(device: str, *, rank: int, size: int, local_rank: int) -> TpGroup:
-    """Place a rank that torchrun started.
+def make_tp_group(device: str, environment: Mapping[str, str]) -> TpGroup:
+    """Place a rank.
 
     Args:
         device: "cpu" or "cuda".
-        rank: The rank in the group, from RANK.
-        size: Ranks of the group, from WORLD_SIZE.
-        local_rank: The rank on this machine, from LOCAL_RANK: its GPU.
+        environment: As torchrun sets it; one rank where it says nothing.
 
     Raises:
-        ConfigError: for more than one rank.
+        ConfigError: if a variable is no number, or they do not fit together.
     """
-    if size != 1:
-        raise ConfigError(
-            f"WORLD_SIZE is {size}, but must be 1: tensor parallelism does not exist yet. "
-            "Start one process, with torchrun --nproc-per-node 1"
-        )
-    return TpGroup(rank=rank, size=size, device=f"cuda:{local_rank}" if device == "cuda" else device)
+    size = _number(environment, "WORLD_SIZE", 1)
+    local_rank = _number(environment, "LOCAL_RANK", 0)
+    torch_device = f"cuda:{local_rank}" if device == "cuda" else device
+    if size <= 1:
+        return TpGroup(device=torch_device)
+    group = TpGroup(
+        rank=_number(environment, "RANK", 0),
+        size=size,
+        device=torch_device,
+        local_rank=local_rank,
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        host_index=_number(environment, "GROUP_RANK", 0),
+        leader_host=environment.get("MASTER_ADDR", "127.0.0.1"),
+    )
+    for name, value, limit in (
+        ("RANK", group.rank, size),
+        ("LOCAL_WORLD_SIZE", group.local_size, size + 1),
+        ("LOCAL_RANK", local_rank, group.local_size),
+    ):
+        if value >= limit:
+            raise ConfigError(f"{name} is {value}, but must be below {limit}, with {size} ranks in the group")
+    return group
+
+
+def _number(environment: Mapping[str, str], name: str, default: int) -> int:
+    value = environment.get(name, str(default))
+    if not value.isdecimal():
+        raise ConfigError(f"{name} is {value!r}, but must be a number, as torchrun sets it")
+    return int(value)
