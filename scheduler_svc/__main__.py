@@ -74,13 +74,19 @@ def _flags() -> Iterator[inspect.Parameter]:
         is_repeatable = isinstance(field.default, tuple)
         option: Any = typer.Option(
             ... if field.default is MISSING else list(field.default) if is_repeatable else field.default,
-            f"--{field.name.replace('_', '-')}",
+            _spelling(field.name, is_on=field.default is True),
             help=help_of_field[field.name],
         )
         annotation = list[str] if is_repeatable else field.type
         yield inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
         )
+
+
+def _spelling(name: str, *, is_on: bool) -> str:
+    """Spell a field as a flag; one that is on by default can be turned off."""
+    flag = name.replace("_", "-")
+    return f"--{flag}/--no-{flag}" if is_on else f"--{flag}"
 
 
 def _field_docstrings(kind: type) -> dict[str, str]:

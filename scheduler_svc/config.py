@@ -53,6 +53,28 @@ class SchedulerConfig:
     """Requests that may wait for their first step; one more is refused as RESOURCE_EXHAUSTED."""
     max_message_mib: int = 64
     """Largest gRPC message to or from clients, in MiB; a larger one is refused as RESOURCE_EXHAUSTED."""
+    max_prompt_tokens: int = 0
+    """Most tokens of a prompt. 0: as many as --max-model-len leaves room for."""
+    max_prompt_bytes: int = 8 * _MIB
+    """Most bytes of a prompt as text or chat; a longer one is refused before it is tokenized."""
+    max_streams_per_connection: int = 10000
+    """Calls that one client connection may have open at once; more wait at the client."""
+    tls_cert: str = ""
+    """PEM file of the certificates that clients are shown, the server's own first. Empty: no TLS."""
+    tls_key: str = ""
+    """PEM file of the private key of --tls-cert, unencrypted."""
+    tls_client_ca: str = ""
+    """PEM file of authorities; clients must show a certificate that one of them signed. Empty: none."""
+    tenants_file: str = ""
+    """TOML file of tenants, their tokens' hashes and quotas, read again when it changes. Empty: no tokens."""
+    worker_tls_ca: str = ""
+    """PEM file of the authorities that workers' certificates must be from. Empty: no TLS to workers."""
+    worker_tls_cert: str = ""
+    """PEM file of the certificate that workers are shown, where they ask for one."""
+    worker_tls_key: str = ""
+    """PEM file of the private key of --worker-tls-cert, unencrypted."""
+    reflection: bool = True
+    """Answer server reflection, which tells all messages of the contract to whoever may call."""
     drain_seconds: float = 30.0
     """How long a stop waits for running requests."""
     step_limit_seconds: float = 10.0
@@ -82,7 +104,10 @@ class SchedulerConfig:
         self._check_range("max_lease_steps", 1, _MAX_LEASE_STEPS)
         self._check_range("max_num_waiting", 1, 2**31 - 1)
         self._check_range("max_message_mib", 1, 2047)
-        for option in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        self._check_range("max_prompt_bytes", 1, 2**31 - 1)
+        self._check_range("max_streams_per_connection", 1, 2**31 - 1)
+        self._check_tls()
+        for option in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "max_prompt_tokens"):
             self._check_range(option, 0, 2**31 - 1)
         self._check_seconds("drain_seconds", is_zero_allowed=True)
         self._check_seconds("step_limit_seconds", is_zero_allowed=False)
@@ -113,6 +138,19 @@ class SchedulerConfig:
                 raise ConfigError.of("worker", address, "be HOST:PORT with a port in [1, 65535]")
             if self.worker.count(address) > 1:
                 raise ConfigError.of("worker", address, "be given once for each group")
+
+    def _check_tls(self) -> None:
+        for option, needed in (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+            ("worker_tls_cert", "worker_tls_key"),
+            ("worker_tls_key", "worker_tls_cert"),
+            ("worker_tls_cert", "worker_tls_ca"),
+        ):
+            value = getattr(self, option)
+            if value and not getattr(self, needed):
+                raise ConfigError.of(option, value, f"come with --{needed.replace('_', '-')}")
 
     def _check_range(self, option: str, lowest: int, highest: int) -> None:
         value = getattr(self, option)

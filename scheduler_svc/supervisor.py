@@ -20,6 +20,7 @@ from typing import Any
 
 from scheduler_svc.child_process import ChildProcess, run_engine_child, run_frontend_child
 from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.exposure import exposure_lines
 from scheduler_svc.kept_child import KeptChild
 from scheduler_svc.scraped import serve_metrics
 
@@ -144,6 +145,8 @@ class Supervisor:
                 place.start_if_due(time.monotonic())
             if not self._has_listened and all(place.child.is_listening for place in places):
                 self._has_listened = True
+                for line in exposure_lines(self._config):
+                    say(line)
                 say(f"scheduler listening on {self._config.host}:{self._config.port}")
 
     def _wait_for_news(self, places: Iterable[KeptChild]) -> None:

@@ -102,11 +102,16 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         self._server: grpc.aio.Server | None = None
         self._epoch: _Epoch | None = None
 
-    async def start(self, port: int = 0) -> None:
-        """Listen; ``address`` tells where."""
+    async def start(self, port: int = 0, credentials: grpc.ServerCredentials | None = None) -> None:
+        """Listen, with TLS where there are credentials; ``address`` tells where."""
         self._server = grpc.aio.server(options=_OPTIONS)
         worker_service_pb2_grpc.add_WorkerServiceServicer_to_server(self, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(f'127.0.0.1:{port}')}"
+        address = f"127.0.0.1:{port}"
+        if credentials is None:
+            port = self._server.add_insecure_port(address)
+        else:
+            port = self._server.add_secure_port(address, credentials)
+        self.address = f"127.0.0.1:{port}"
         await self._server.start()
 
     async def stop(self) -> None:

@@ -52,6 +52,14 @@ class WorkerConfig:
     """Threads that torch computes with on the CPU. 0: torch's own choice."""
     max_steps_in_flight: int = MAX_STEPS_IN_FLIGHT
     """Steps that the engine may send ahead of their results."""
+    tls_cert: str = ""
+    """PEM file of the certificates that engines are shown, the worker's own first. Empty: no TLS."""
+    tls_key: str = ""
+    """PEM file of the private key of --tls-cert, unencrypted."""
+    tls_client_ca: str = ""
+    """PEM file of authorities; engines must show a certificate that one of them signed. Empty: none."""
+    reflection: bool = True
+    """Answer server reflection, which tells all messages of the contract to whoever may call."""
     stuck_step_seconds: float = 60.0
     """A step that runs for this long after its engine gave it up ends the worker, with exit code 3."""
     metrics_port: int = -1
@@ -64,6 +72,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         """Refuse values that no worker could run under."""
         self._check_names()
+        self._check_tls()
         self._check_range("port", 0, 65535)
         self._check_range("metrics_port", -1, 65535)
         self._check_range("block_size", 1, 1024)
@@ -80,6 +89,16 @@ class WorkerConfig:
             raise _error("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise _error("gpu_memory_utilization", self.gpu_memory_utilization, "be above 0 and at most 1")
+
+    def _check_tls(self) -> None:
+        for option, needed in (
+            ("tls_cert", "tls_key"),
+            ("tls_key", "tls_cert"),
+            ("tls_client_ca", "tls_cert"),
+        ):
+            value = getattr(self, option)
+            if value and not getattr(self, needed):
+                raise _error(option, value, f"come with --{needed.replace('_', '-')}")
 
     def _check_names(self) -> None:
         if not self.model:

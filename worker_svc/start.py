@@ -17,7 +17,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import DeviceLostError
+from worker_svc.exposure import exposure_lines
 from worker_svc.rpc.server import ServerOptions, serve
+from worker_svc.rpc.tls import TlsFiles
 from worker_svc.runner.load import OnProgress, load_worker
 from worker_svc.runner.worker_info import LoadedWorker
 from worker_svc.scraped import serve_metrics
@@ -57,8 +59,15 @@ def _serve(config: WorkerConfig, load: Callable[[], LoadedWorker]) -> None:
         serve_metrics(config, typer.echo) as meter,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
+        for line in exposure_lines(config):
+            typer.echo(line)
         options = ServerOptions(
-            host=config.host, port=config.port, stuck_step_seconds=config.stuck_step_seconds, meter=meter
+            host=config.host,
+            port=config.port,
+            stuck_step_seconds=config.stuck_step_seconds,
+            meter=meter,
+            tls=TlsFiles(certificate=config.tls_cert, key=config.tls_key, client_ca=config.tls_client_ca),
+            has_reflection=config.reflection,
         )
         runner.run(serve(options, load, announce=typer.echo))
 

@@ -14,6 +14,7 @@ from scheduler_svc.core.plan import CoreState
 from scheduler_svc.core.types import FinishReason, Request
 from scheduler_svc.engine.convert import float32_bytes, int32_array, int32_bytes, sampling_from_pb
 from scheduler_svc.engine.limits import PROTOCOL_VERSION
+from scheduler_svc.engine.quotas import Claim
 from scheduler_svc.engine.values import (
     ArrivedRequest,
     AskedAbort,
@@ -111,7 +112,20 @@ def _arrived_from_pb(
         known_output_token_ids=int32_array(new.output_token_ids),
     )
     deadline_ns = now_ns + new.timeout_ns if new.timeout_ns else None
-    return ArrivedRequest(request=request, deadline_ns=deadline_ns, takes_over=new.takes_over)
+    return ArrivedRequest(
+        request=request, deadline_ns=deadline_ns, takes_over=new.takes_over, claim=_claim_from_pb(new)
+    )
+
+
+def _claim_from_pb(new: pb.NewRequest) -> Claim | None:
+    if not new.HasField("quota"):
+        return None
+    return Claim(
+        tenant=new.quota.tenant,
+        num_tokens=len(new.prompt_token_ids) // 4 + new.max_tokens,
+        max_num_requests=new.quota.max_num_requests,
+        max_num_tokens=new.quota.max_num_tokens,
+    )
 
 
 def _asked_end_from_pb(end: pb.EndRequest) -> AskedEnd:

@@ -7,6 +7,8 @@ own handles. Knows nothing about tokens, blocks or plans.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from scheduler_svc.engine.quotas import Claim
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LiveRequest:
@@ -18,6 +20,8 @@ class LiveRequest:
     arrival_ns: int
     queue_time_ns: int = 0
     """Arrival to the first step that carried it; 0 until then."""
+    claim: Claim | None = None
+    """What it counts for, where its tenant has a quota."""
 
 
 class LiveRequests:

@@ -20,6 +20,7 @@ from scheduler_svc.engine.live_requests import LiveRequest, LiveRequests
 from scheduler_svc.engine.mailboxes import Inbox, Outbox
 from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.owners import Owners
+from scheduler_svc.engine.quotas import Quotas
 from scheduler_svc.engine.values import (
     ArrivedRequest,
     AskedEnd,
@@ -58,6 +59,7 @@ class Engine:
         self._owners = Owners()
         self._live = LiveRequests()
         self._deadlines = Deadlines()
+        self._quotas = Quotas()
         self._timer: asyncio.TimerHandle | None = None
         self._started_ns = time.monotonic_ns()
 
@@ -148,6 +150,8 @@ class Engine:
         if arrived.takes_over:
             self._finish(request.request_id, FinishReason.ABORT)
         try:
+            if arrived.claim is not None:
+                self._quotas.check(arrived.claim)
             self._groups.add(request)
         except REFUSALS as error:
             self._owners.tell_ended(request.owner, ended_of_refusal(request.handle, error))
@@ -158,8 +162,11 @@ class Engine:
                 owner=request.owner,
                 handle=request.handle,
                 arrival_ns=arrival_ns,
+                claim=arrived.claim,
             )
         )
+        if arrived.claim is not None:
+            self._quotas.take(arrived.claim)
         if arrived.deadline_ns is not None:
             self._deadlines.add(request.request_id, arrived.deadline_ns)
         if not self._groups.is_serving:
@@ -181,6 +188,8 @@ class Engine:
         self._meter.note_ended(finished.reason)
         live = self._live.remove(finished.request_id)
         self._deadlines.discard(finished.request_id)
+        if live.claim is not None:
+            self._quotas.give_back(live.claim)
         assert len(self._deadlines) <= len(self._live), "only live requests have deadlines"
         ended = ended_of_finished(finished, live.queue_time_ns)
         if ended is not None:

@@ -33,6 +33,7 @@ from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import Waits
 from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
 from scheduler_svc.errors import ModelFolderError
+from scheduler_svc.tls import worker_credentials
 from telemetry.sampling import keep_sampling
 
 _SERVICE_NAME = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
@@ -108,6 +109,7 @@ def link_options_of(config: SchedulerConfig) -> tuple[LinkOptions, ...]:
     step_limits = StepLimits(
         least_seconds=config.step_limit_seconds, first_seconds=config.first_step_limit_seconds
     )
+    credentials = worker_credentials(config)
     return tuple(
         LinkOptions(
             group=group,
@@ -116,6 +118,7 @@ def link_options_of(config: SchedulerConfig) -> tuple[LinkOptions, ...]:
             max_lease_steps=config.max_lease_steps,
             step_limits=step_limits,
             silence_seconds=config.silence_limit_seconds,
+            credentials=credentials,
         )
         for group, address in enumerate(config.worker)
     )
@@ -164,6 +167,7 @@ async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.ai
         await health_servicer.set(name, health_pb2.HealthCheckResponse.SERVING)
     names = (_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
+    # The supervisor makes the socket's folder, which only this user may enter: no TLS, no tokens.
     server.add_insecure_port(f"unix:{socket_path}")
     await server.start()
     return server

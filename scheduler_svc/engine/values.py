@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scheduler_svc.core.plan import CoreState, Logprobs, StepResult
 from scheduler_svc.core.types import CoreLimits, FinishReason, Int32Array, Request
+from scheduler_svc.engine.quotas import Claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,8 @@ class ArrivedRequest:
     """On the engine's monotonic clock."""
     takes_over: bool = False
     """A request of the same id that still lives is aborted first."""
+    claim: Claim | None = None
+    """What it counts for, where its tenant has a quota."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

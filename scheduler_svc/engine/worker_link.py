@@ -43,7 +43,9 @@ from scheduler_svc.engine.values import (
     WorkerFacts,
     WorkerUp,
 )
+from scheduler_svc.engine.worker_channel import open_worker_channel
 from scheduler_svc.errors import ModelMismatchError
+from scheduler_svc.tls import explain_failure
 
 _log = logging.getLogger(__name__)
 
@@ -72,6 +74,8 @@ class LinkOptions:
     silence_seconds: float
     """How long a worker may send nothing at all."""
     heartbeat_seconds: float = 1.0
+    credentials: grpc.ChannelCredentials | None = None
+    """What the worker is connected to with; None: without TLS."""
     first_backoff_seconds: float = 0.1
     max_backoff_seconds: float = 1.0
 
@@ -187,14 +191,8 @@ class WorkerLink:
     async def _run_epoch(self) -> None:
         self._start_epoch()
         self._outgoing.put_nowait(self._hello)
-        # A channel of its own for each epoch: nothing of a broken one is reused, its backoff least.
-        channel_options = (
-            # Both ends are ours; what clients may send is limited where it comes in.
-            ("grpc.max_receive_message_length", -1),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.use_local_subchannel_pool", 1),
-        )
-        async with grpc.aio.insecure_channel(self.address, options=channel_options) as channel:
+        # A channel for each epoch: nothing of a broken one is reused.
+        async with open_worker_channel(self.address, self._options.credentials) as channel:
             call = WorkerServiceStub(channel).RunSteps(_messages(self._outgoing))
             try:
                 await run_until_first(self._read(call), self._watch())
@@ -213,7 +211,8 @@ class WorkerLink:
                 raise ModelMismatchError(error.details()) from error
             if error.code() is grpc.StatusCode.ABORTED:
                 raise EpochEndedError(f"a newer scheduler has this worker: {error.details()}") from error
-            raise EpochEndedError(f"{error.code().name}: {error.details()}") from error
+            details = explain_failure(error.details() or "")
+            raise EpochEndedError(f"{error.code().name}: {details}") from error
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():

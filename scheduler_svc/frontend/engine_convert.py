@@ -19,6 +19,7 @@ from scheduler_svc.errors import (
     StepwireError,
     WorkerUnavailableError,
 )
+from scheduler_svc.frontend.tenants import Tenant
 from scheduler_svc.frontend.values import (
     AskedSampling,
     CheckedRequest,
@@ -58,7 +59,7 @@ _DEFAULT_MESSAGES: dict[int, str] = {
 
 def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) -> pb.NewRequest:
     """Write a request for the engine; ``timeout_ns`` of 0 is no deadline."""
-    asked = checked.asked
+    asked, tenant = checked.asked, checked.tenant
     num_logprobs = asked.output.num_logprobs
     sampling = _write_sampling(asked.sampling)
     sampling.stop_token_ids = np.array(checked.stop_token_ids, "<i4").tobytes()
@@ -66,15 +67,23 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
     sampling.num_logprobs_plus_one = 0 if num_logprobs is None else num_logprobs + 1
     return pb.NewRequest(
         handle=handle,
-        request_id=checked.request_id,
+        request_id=tenant.scoped_request_id(checked.request_id),
         prompt_token_ids=checked.prompt_token_ids.astype("<i4", copy=False).tobytes(),
         sampling=sampling,
         has_seed=asked.sampling.seed is not None,
-        max_tokens=asked.stop.max_tokens or 0,
-        cache_salt=asked.cache_salt,
+        # Where tokens are counted, the most there can be must be told.
+        max_tokens=checked.max_output_tokens if tenant.has_quota else asked.stop.max_tokens or 0,
+        cache_salt=tenant.scoped_cache_salt(asked.cache_salt),
         timeout_ns=timeout_ns,
         output_token_ids=b"" if asked.resume is None else asked.resume.token_ids.astype("<i4").tobytes(),
         takes_over=asked.resume is not None,
+        quota=_write_quota(tenant) if tenant.has_quota else None,
+    )
+
+
+def _write_quota(tenant: Tenant) -> pb.TenantQuota:
+    return pb.TenantQuota(
+        tenant=tenant.name, max_num_requests=tenant.max_num_requests, max_num_tokens=tenant.max_num_tokens
     )
 
 

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import DuplicateRequestError, RequestInterruptedError
+from scheduler_svc.frontend.caller import calling_tenant
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.meter import FrontendMeter
@@ -22,6 +23,7 @@ from scheduler_svc.frontend.resume import resume_generation
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver
+from scheduler_svc.frontend.tenants import Tenant
 from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Ended, EngineFacts, Output, Told
 from scheduler_svc.frontend.write_delay import WriteDelay
 from scheduler_svc.frontend.write_turns import WriteTurns
@@ -86,9 +88,10 @@ class Generator:
         arrival_ns = time.monotonic_ns()
         self._write_delay.note_new_stream()
         self._turns.note_new_stream()
-        asked = _with_drawn(asked)
-        with self._meter.request(), self.open_requests.enter(asked.request_id) as entry:
-            checked = await self._check(asked)
+        asked, tenant = _with_drawn(asked), calling_tenant()
+        request_id = tenant.scoped_request_id(asked.request_id)
+        with self._meter.request(), self.open_requests.enter(request_id) as entry:
+            checked = await self._check(asked, tenant)
             generation = self._make_generation(checked)
             ended = await resume_generation(generation, checked)
             attempt = _Attempt(
@@ -107,7 +110,10 @@ class Generator:
                 except DuplicateRequestError:
                     # Who cancels a call may use its id again at once, and be faster than the cancelling.
                     if wait_seconds is None:
-                        raise
+                        # In the caller's own words: the engine knows the id with its tenant's name.
+                        raise DuplicateRequestError.of(
+                            "request_id", asked.request_id, "not be in use"
+                        ) from None
                     await asyncio.sleep(wait_seconds)
 
     async def _run_attempt(self, attempt: "_Attempt") -> None:
@@ -146,15 +152,16 @@ class Generator:
         self._meter.note_final(final, num_known_tokens=0 if resume is None else len(resume.token_ids))
 
     def abort(self, request_id: str) -> None:
-        """Abort a request of any front end; unknown ids are ignored."""
+        """Abort a request of the calling tenant, of any front end; unknown ids are ignored."""
+        request_id = calling_tenant().scoped_request_id(request_id)
         self.open_requests.abort_early(request_id)
         self._link.abort(request_id)
 
-    async def _check(self, asked: AskedRequest) -> CheckedRequest:
-        limits = self.model.limits(self.engine_facts)
+    async def _check(self, asked: AskedRequest, tenant: Tenant) -> CheckedRequest:
+        limits = replace(self.model.limits(self.engine_facts), max_quota_tokens=tenant.max_num_tokens)
         check_options(asked, limits)
         _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
-        return check_request(asked, prompt_token_ids, limits=limits)
+        return replace(check_request(asked, prompt_token_ids, limits=limits), tenant=tenant)
 
     def _make_generation(self, checked: CheckedRequest) -> Generation:
         stop, output = checked.asked.stop, checked.asked.output

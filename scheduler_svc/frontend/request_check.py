@@ -30,6 +30,7 @@ _MAX_STOP_STRINGS = 16
 _MAX_STOP_STRING_CHARACTERS = 1024
 _MAX_STOP_TOKEN_IDS = 64
 _MAX_LOGPROBS = 20
+_DEFAULT_MAX_PROMPT_BYTES = 8 * 1024 * 1024
 
 # field -> lowest, highest, whether the lowest itself is allowed
 _SAMPLING_RANGES: dict[str, tuple[float, float, bool]] = {
@@ -52,6 +53,10 @@ class RequestLimits:
     """Most tokens of prompt and output together."""
     max_pool_tokens: int
     """Most tokens of one request that the KV cache can hold; 0 while no worker told it."""
+    max_prompt_tokens: int = 0
+    """Most tokens of a prompt; 0: as many as leave room for output."""
+    max_quota_tokens: int = 0
+    """Most tokens that the caller may have in flight at all; 0: as many as it likes."""
 
 
 def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
@@ -71,11 +76,13 @@ def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
         check_token_ids("resume.token_ids", asked.resume.token_ids, vocab_size=limits.vocab_size)
 
 
-def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
+def check_prompt_input(
+    prompt: PromptInput | None, vocab_size: int, *, max_bytes: int = _DEFAULT_MAX_PROMPT_BYTES
+) -> None:
     """Check a prompt as it was given, before it is rendered and tokenized.
 
     Raises:
-        InvalidRequestError: if there is none, or an empty one, or ids outside the vocabulary.
+        InvalidRequestError: if there is none, an empty or too long one, or ids outside the vocabulary.
     """
     match prompt:
         case None:
@@ -83,6 +90,7 @@ def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
         case TextInput(text=text):
             if not text:
                 raise InvalidRequestError.of("text", text, "not be empty")
+            _check_bytes("text", _num_bytes(text), max_bytes)
         case TokenIdsInput(token_ids=token_ids):
             if not len(token_ids):
                 raise InvalidRequestError.of("token_ids.ids", [], "hold at least one token id")
@@ -90,6 +98,7 @@ def check_prompt_input(prompt: PromptInput | None, vocab_size: int) -> None:
         case ChatInput(messages=messages):
             if not messages:
                 raise InvalidRequestError.of("chat.messages", [], "hold at least one message")
+            _check_bytes("chat", _num_chat_bytes(prompt), max_bytes)
             for index, (role, _) in enumerate(messages):
                 if not role:
                     raise InvalidRequestError.of(f"chat.messages[{index}].role", role, "not be empty")
@@ -119,12 +128,19 @@ def check_request(
     num_prompt_tokens = len(prompt_token_ids)
     if not num_prompt_tokens:
         raise InvalidRequestError.of(f"{field} as tokens", [], "not be empty")
+    if limits.max_prompt_tokens and num_prompt_tokens > limits.max_prompt_tokens:
+        limit_text = f"be at most max_prompt_tokens, {limits.max_prompt_tokens}"
+        raise InvalidRequestError.of(f"number of tokens in {field}", num_prompt_tokens, limit_text)
     min_tokens, max_tokens = asked.stop.min_tokens, asked.stop.max_tokens
-    capacities = {"max_model_len": limits.max_model_len, "KV cache": limits.max_pool_tokens}
+    capacities = {
+        "max_model_len": limits.max_model_len,
+        "KV cache": limits.max_pool_tokens,
+        "tenant's quota": limits.max_quota_tokens,
+    }
     for limit_name, limit in capacities.items():
         if limit:
             _check_room(field, num_prompt_tokens, max_tokens=max_tokens, limit=limit, limit_name=limit_name)
-    room = limits.max_model_len - num_prompt_tokens
+    room = min(filter(None, capacities.values())) - num_prompt_tokens
     if max_tokens is None and min_tokens > room:
         limit_text = f"be at most {room}, what is left of the context"
         raise InvalidRequestError.of("stop.min_tokens", min_tokens, limit_text)
@@ -134,7 +150,7 @@ def check_request(
         prompt_token_ids=prompt_token_ids,
         asked=asked,
         stop_token_ids=tuple(dict.fromkeys((*asked.stop.stop_token_ids, *eos_token_ids))),
-        max_output_tokens=max_tokens or min(filter(None, capacities.values())) - num_prompt_tokens,
+        max_output_tokens=max_tokens or room,
     )
     _check_resume(checked)
     return checked
@@ -212,6 +228,22 @@ def _check_length(field: str, text: str, highest: int) -> None:
     if len(text) > highest:
         # Of a long text the length is told: the text itself would flood logs and trailers.
         raise InvalidRequestError.of(f"number of characters in {field}", len(text), f"be at most {highest}")
+
+
+def _check_bytes(field: str, num_bytes: int, highest: int) -> None:
+    if num_bytes > highest:
+        raise InvalidRequestError.of(
+            f"number of bytes in {field}", num_bytes, f"be at most max_prompt_bytes, {highest}"
+        )
+
+
+def _num_bytes(text: str) -> int:
+    return len(text.encode())
+
+
+def _num_chat_bytes(chat: ChatInput) -> int:
+    texts = (text for message in chat.messages for text in message)
+    return _num_bytes(chat.template_arguments_json) + sum(map(_num_bytes, texts))
 
 
 def _check_count(field: str, entries: Collection[object], highest: int) -> None:

@@ -37,6 +37,10 @@ class ServedModel:
     chat_template: ChatTemplate | None
     max_model_len: int
     """Most tokens of one request as far as the model and the flags go; the worker may allow fewer."""
+    max_prompt_tokens: int
+    """Most tokens of a prompt; 0: as many as leave room for output."""
+    max_prompt_bytes: int
+    """Most bytes of a prompt before it is tokenized."""
 
     @classmethod
     def load(cls, config: SchedulerConfig) -> "ServedModel":
@@ -60,6 +64,8 @@ class ServedModel:
             detokenizers=DetokenizerFactory(tokenizer, model_config.vocab_size),
             chat_template=ChatTemplate.load(folder, tokenizer.named_tokens),
             max_model_len=min(longest, config.max_model_len) if config.max_model_len else longest,
+            max_prompt_tokens=config.max_prompt_tokens,
+            max_prompt_bytes=config.max_prompt_bytes,
         )
 
     def limits(self, facts: EngineFacts | None) -> RequestLimits:
@@ -69,6 +75,7 @@ class ServedModel:
             eos_token_ids=self.config.eos_token_ids,
             max_model_len=(facts.max_model_len if facts else 0) or self.max_model_len,
             max_pool_tokens=facts.max_pool_tokens if facts else 0,
+            max_prompt_tokens=self.max_prompt_tokens,
         )
 
     async def read_prompt(self, prompt: PromptInput | None) -> tuple[str, Int32Array]:
@@ -78,7 +85,7 @@ class ServedModel:
             InvalidRequestError: if it is missing, empty, outside the vocabulary or does not fit the
                 chat template.
         """
-        check_prompt_input(prompt, self.config.vocab_size)
+        check_prompt_input(prompt, self.config.vocab_size, max_bytes=self.max_prompt_bytes)
         assert prompt is not None, "a missing prompt was refused"
         if isinstance(prompt, TokenIdsInput):
             return "", prompt.token_ids.astype(np.int32)

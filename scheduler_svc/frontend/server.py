@@ -18,6 +18,7 @@ from stepwire.v1 import generation_service_pb2, generation_service_pb2_grpc
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import RequestInterruptedError
+from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
@@ -26,7 +27,9 @@ from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.servicer import GenerationServicer
 from scheduler_svc.frontend.streams import MAX_PENDING
+from scheduler_svc.frontend.tenants_file import TenantsFile
 from scheduler_svc.frontend.values import EngineFacts
+from scheduler_svc.tls import server_credentials
 from telemetry.sampling import keep_sampling
 
 READY_SERVICE = "ready"
@@ -100,14 +103,17 @@ class Frontend:
             socket_path, frontend_index=frontend_index, on_facts=self._take_facts, meter=meter.tokens
         )
         self._generator = Generator(model, self._link, meter=meter, max_pending=max_pending)
-        self._server = _make_server(config, CallInterceptor(meter.note_call))
+        self._credentials = server_credentials(config)
+        self._tenants = TenantsFile(Path(config.tenants_file)) if config.tenants_file else None
+        self._server = _make_server(config, CallInterceptor(meter.note_call), tenants=self._tenants)
         generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self._link), self._server
         )
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         names = [_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME]
         names += add_gateway_service(self._server, self._generator, link=self._link)
-        reflection.enable_server_reflection(names, self._server)
+        if config.reflection:
+            reflection.enable_server_reflection(names, self._server)
 
     async def serve(self, stop: asyncio.Event, on_listening: Callable[[int], None]) -> None:
         """Serve until ``stop`` is set; ``on_listening`` is told the port once clients can connect.
@@ -116,7 +122,9 @@ class Frontend:
             ConfigError: if the address cannot be listened on.
         """
         link = asyncio.create_task(self._link.run())
-        sampling = asyncio.create_task(keep_sampling(lambda: None, self._meter.cpu_seconds))
+        background = [link, asyncio.create_task(keep_sampling(lambda: None, self._meter.cpu_seconds))]
+        if self._tenants is not None:
+            background.append(asyncio.create_task(self._tenants.watch()))
         try:
             await _wait_any(link, self._link.attached, stop)
             if not stop.is_set():
@@ -124,9 +132,9 @@ class Frontend:
                 await _wait_any(link, stop)
                 await self._drain()
         finally:
-            link.cancel()
-            sampling.cancel()
-            await asyncio.gather(link, sampling, return_exceptions=True)
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             await self._server.stop(_CLOSE_SECONDS)
             await self._link.close()
             self._model.tokenizer.close()
@@ -134,7 +142,10 @@ class Frontend:
     async def _listen(self) -> int:
         address = f"{self._config.host}:{self._config.port}"
         try:
-            port = self._server.add_insecure_port(address)
+            if self._credentials is None:
+                port = self._server.add_insecure_port(address)
+            else:
+                port = self._server.add_secure_port(address, self._credentials)
         except RuntimeError as error:
             limit = f"be an address that can be listened on ({error})"
             raise ConfigError.of("port", address, limit) from error
@@ -167,9 +178,12 @@ class Frontend:
             await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
 
 
-def _make_server(config: SchedulerConfig, interceptor: CallInterceptor) -> grpc.aio.Server:
+def _make_server(
+    config: SchedulerConfig, interceptor: CallInterceptor, *, tenants: TenantsFile | None
+) -> grpc.aio.Server:
+    authentication = () if tenants is None else (AuthInterceptor(lambda: tenants.table),)
     return grpc.aio.server(
-        interceptors=[interceptor],
+        interceptors=[*authentication, interceptor],
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),
@@ -177,6 +191,7 @@ def _make_server(config: SchedulerConfig, interceptor: CallInterceptor) -> grpc.
             ("grpc.http2.min_ping_interval_without_data_ms", 10000),
             ("grpc.keepalive_permit_without_calls", 1),
             ("grpc.so_reuseport", 1),
+            ("grpc.max_concurrent_streams", config.max_streams_per_connection),
             # gRPC's own limit cancels calls of a burst, at random from 1000 on; ours answers with a reason.
             ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
             ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from scheduler_svc.core.types import FinishReason, Int32Array, Int64Array
+from scheduler_svc.frontend.tenants import ANYBODY, Tenant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +110,8 @@ class CheckedRequest:
     """The client's, and the model's end-of-sequence ids unless they are ignored."""
     max_output_tokens: int
     """Most tokens of output, as far as the limits are known; those of ``resume`` are among them."""
+    tenant: Tenant = ANYBODY
+    """Whose it is: within a tenant, ids are unique and prefixes are shared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

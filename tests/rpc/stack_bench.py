@@ -41,13 +41,15 @@ def write_stand_in_folder(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def running_stack(folder: Path, **options: Any) -> AsyncIterator[Stack]:
-    """Run all three; ``options`` are those of ``running_engine``."""
+async def running_stack(
+    folder: Path, *, frontend_options: dict[str, Any] | None = None, **options: Any
+) -> AsyncIterator[Stack]:
+    """Run all three; ``options`` are those of ``running_engine``, the front end's of SchedulerConfig."""
     worker = StandInWorker()
     await worker.start()
     async with (
         running_engine(worker.address, **options) as engine,
-        serving(folder, engine.socket_path) as address,
+        serving(folder, engine.socket_path, **(frontend_options or {})) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         await wait_until(lambda: engine.engine.state().core is not None)
@@ -60,9 +62,9 @@ async def running_stack(folder: Path, **options: Any) -> AsyncIterator[Stack]:
 
 
 @asynccontextmanager
-async def serving(folder: Path, socket_path: str) -> AsyncIterator[str]:
-    """Run a front end of the engine behind ``socket_path``."""
-    config = SchedulerConfig(model=str(folder), port=0, drain_seconds=0.2)
+async def serving(folder: Path, socket_path: str, **options: Any) -> AsyncIterator[str]:
+    """Run a front end of the engine behind ``socket_path``; ``options`` are those of SchedulerConfig."""
+    config = SchedulerConfig(model=str(folder), port=0, **{"drain_seconds": 0.2, **options})
     frontend = Frontend(config, ServedModel.load(config), frontend_index=0, socket_path=socket_path)
     stop, port = asyncio.Event(), asyncio.get_running_loop().create_future()
     task = asyncio.create_task(frontend.serve(stop, port.set_result))

@@ -73,6 +73,7 @@ class Worker:
     """A served worker and a client of it."""
 
     runner: FakeModelRunner
+    address: str
     channel: grpc.aio.Channel
     stub: Any
     stop: asyncio.Event
@@ -104,7 +105,8 @@ async def serving(*, heartbeat_seconds: float = 60.0, **more: Any) -> AsyncItera
         )
     )
     async with grpc.aio.insecure_channel(await address) as channel:
-        yield Worker(runner=runner, channel=channel, stub=WorkerServiceStub(channel), stop=stop)
+        stub = WorkerServiceStub(channel)
+        yield Worker(runner=runner, address=address.result(), channel=channel, stub=stub, stop=stop)
     runner.gate.set()
     stop.set()
     await task

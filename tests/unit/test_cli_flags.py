@@ -66,6 +66,9 @@ def test_every_serve_flag_reaches_a_service() -> None:
         "max_steps_in_flight": 1,
         "max_num_waiting": 10,
         "drain_seconds": 11.0,
+        "tls_cert": "c.pem",
+        "tls_key": "k.pem",
+        "tenants_file": "t.toml",
         "max_message_mib": 12,
         "metrics_port": 13,
         "worker_metrics_port": 14,
@@ -83,16 +86,9 @@ def test_every_serve_flag_reaches_a_service() -> None:
     assert scheduler_command(flags, worker_address="h:7", python="py")[4:] == (
         *("--model", "m", "--worker", "h:7", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1"),
         *("--frontends", "9", "--max-steps-in-flight", "1", "--max-num-waiting", "10"),
-        *(
-            "--drain-seconds",
-            "11.0",
-            "--max-message-mib",
-            "12",
-            "--metrics-port",
-            "13",
-            "--log-level",
-            "debug",
-        ),
+        *("--drain-seconds", "11.0", "--tls-cert", "c.pem", "--tls-key", "k.pem"),
+        *("--tenants-file", "t.toml", "--max-message-mib", "12", "--metrics-port", "13"),
+        *("--log-level", "debug"),
     )
 
 

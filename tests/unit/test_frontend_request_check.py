@@ -89,7 +89,7 @@ BAD_STOP: list[tuple[dict[str, Any], str]] = [
      "stop.stop_token_ids[1] is 100000, but must be in [0, 100000), the vocabulary"),
     ({"max_tokens": 0}, "stop.max_tokens is 0, but must be at least 1"),
     ({"min_tokens": 6, "max_tokens": 5}, "stop.min_tokens is 6, but must be at most stop.max_tokens, 5"),
-    ({"min_tokens": 61}, "stop.min_tokens is 61, but must be at most 60, what is left of the context"),
+    ({"min_tokens": 61}, "stop.min_tokens is 61, but must be at most 44, what is left of the context"),
     ({"max_tokens": 61},
      "stop.max_tokens is 61, but must be at most 60 after a prompt of 4 tokens: "
      "prompt and output share the max_model_len, 64 tokens"),

@@ -22,6 +22,7 @@ from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.service_end import ServiceEnd
 from worker_svc.rpc.servicer import FENCING_HOLD_SECONDS, Serving, WorkerServicer
+from worker_svc.rpc.tls import TlsFiles
 from worker_svc.runner.worker_info import LoadedWorker
 
 _logger = logging.getLogger(__name__)
@@ -43,6 +44,8 @@ class ServerOptions:
     """How long a step may go on after its engine gave it up."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     """Counts steps."""
+    tls: TlsFiles = field(default_factory=TlsFiles)
+    has_reflection: bool = True
 
 
 _SERVER_OPTIONS = (
@@ -80,8 +83,9 @@ async def serve(
     pb_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
-    reflection.enable_server_reflection(names, server)
+    if options.has_reflection:
+        names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
     port = _bind(server, options)
     await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
     await server.start()
@@ -127,8 +131,11 @@ async def _sampled(
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
+    address, credentials = f"{options.host}:{options.port}", options.tls.credentials()
     try:
-        return server.add_insecure_port(f"{options.host}:{options.port}")
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
 

@@ -12,23 +12,22 @@ import typer
 from stepwire_client import ChatMessage, ConnectionFailed, RequestOptions, StepwireClient, StepwireClientError
 
 from stepwire_cli.exits import describe, fail, one_line_errors
-from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
 from stepwire_cli.request_flags import RequestFlags
+from stepwire_cli.server_flags import ServerFlags
 
 HELP_LINE = "/reset forgets the conversation, /quit leaves, Ctrl-C stops an answer."
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChatFlags(RequestFlags):
+class ChatFlags(RequestFlags, ServerFlags):
     """Talk with the model: /reset forgets the conversation, /quit leaves, Ctrl-C stops an answer."""
 
     system: Annotated[str, typer.Option(help="System message that starts the conversation.")] = ""
-    address: AddressFlag = DEFAULT_ADDRESS_FLAG
 
 
 def run_chat(flags: ChatFlags) -> None:
     """Run the command."""
-    with one_line_errors(flags.address), StepwireClient(flags.address) as client:
+    with one_line_errors(flags.address), flags.client() as client:
         options = flags.request_options()
         info = client.model_info(timeout_seconds=flags.timeout_seconds)
         if not info.has_chat_template:

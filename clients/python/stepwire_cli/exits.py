@@ -15,6 +15,7 @@ from stepwire_client import (
     InvalidRequest,
     ResourceExhausted,
     StepwireClientError,
+    TlsFailed,
     Unavailable,
 )
 
@@ -42,6 +43,8 @@ def exit_code_of(error: StepwireClientError) -> int:
 
 def describe(error: StepwireClientError, address: str) -> str:
     """Say in one line what went wrong, and what to do where no server answers."""
+    if isinstance(error, TlsFailed):
+        return f"no connection to {address}: {' '.join(error.message.split())}"
     if isinstance(error, ConnectionFailed):
         return f"no server answers at {address}; start one: stepwire serve --model DIR"
     return " ".join(error.message.split())

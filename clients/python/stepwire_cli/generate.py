@@ -14,12 +14,12 @@ import typer
 from stepwire_client import ChatMessage, Completion, FinishReason, InvalidRequest, Prompt, StepwireClient
 
 from stepwire_cli.exits import fail, one_line_errors
-from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
 from stepwire_cli.request_flags import RequestFlags
+from stepwire_cli.server_flags import ServerFlags
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerateFlags(RequestFlags):
+class GenerateFlags(RequestFlags, ServerFlags):
     """Ask once and stream the answer to stdout."""
 
     prompt: Annotated[str, typer.Argument(help="The prompt; - reads it from stdin.", show_default=False)]
@@ -40,12 +40,11 @@ class GenerateFlags(RequestFlags):
     is_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON record at the end instead of the text.")
     ] = False
-    address: AddressFlag = DEFAULT_ADDRESS_FLAG
 
 
 def run_generate(flags: GenerateFlags) -> None:
     """Run the command."""
-    with one_line_errors(flags.address), StepwireClient(flags.address) as client:
+    with one_line_errors(flags.address), flags.client() as client:
         options = flags.request_options()
         options["logprobs"] = flags.logprobs
         options["request_id"] = flags.request_id

@@ -106,8 +106,13 @@ async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
         grace_seconds=flags.drain_seconds + AFTER_DRAIN_SECONDS,
     )
     address = await scheduler.address
+    if flags.tls_cert is not None:
+        # Which names the certificate has, and whether it is to be trusted, is for clients to know.
+        return f"on {address}, with TLS"
     reachable = _reachable(address)
     await wait_until_ready(reachable)
+    if flags.tenants_file is not None:
+        return f"on {address}, for those who have a token"
     async with AsyncStepwireClient(reachable) as client:
         model_name = (await client.model_info()).model_name
     return f"{model_name} on {address}"

@@ -81,6 +81,17 @@ class ServeFlags:
         int | None,
         typer.Option(help="Port of the Prometheus metrics; 0 picks a free one.", rich_help_panel=_SCHEDULER),
     ] = None
+    tls_cert: Annotated[
+        str | None,
+        typer.Option(help="PEM file of the certificate that clients are shown.", rich_help_panel=_SCHEDULER),
+    ] = None
+    tls_key: Annotated[
+        str | None, typer.Option(help="PEM file of its private key.", rich_help_panel=_SCHEDULER)
+    ] = None
+    tenants_file: Annotated[
+        str | None,
+        typer.Option(help="TOML file of tenants and their tokens' hashes.", rich_help_panel=_SCHEDULER),
+    ] = None
     max_message_mib: Annotated[
         int | None, typer.Option(help="Largest gRPC message to or from clients, in MiB.")
     ] = None

@@ -15,25 +15,24 @@ from rich.table import Table
 from stepwire_client import ServerState, StepwireClient
 
 from stepwire_cli.exits import one_line_errors
-from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
+from stepwire_cli.server_flags import ServerFlags
 
 POLL_TIMEOUT_SECONDS = 10.0
 FILE_WIDTH = 160
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateFlags:
+class StateFlags(ServerFlags):
     """Show queues, KV cache and workers, live until Ctrl-C."""
 
     once: Annotated[bool, typer.Option("--once", help="Print once and leave, as without a terminal.")] = False
     interval_seconds: Annotated[float, typer.Option(min=0.1, help="Time between two looks.")] = 1.0
-    address: AddressFlag = DEFAULT_ADDRESS_FLAG
 
 
 def run_state(flags: StateFlags) -> None:
     """Run the command."""
     console = Console()
-    with one_line_errors(flags.address), StepwireClient(flags.address) as client:
+    with one_line_errors(flags.address), flags.client() as client:
         state = client.server_state(timeout_seconds=POLL_TIMEOUT_SECONDS)
         if flags.once or not console.is_terminal:
             if not console.is_terminal:

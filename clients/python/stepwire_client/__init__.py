@@ -22,6 +22,7 @@ from stepwire_client.errors import (
     ResourceExhausted,
     StepwireClientError,
     StreamNotFinished,
+    TlsFailed,
     Unavailable,
     Unimplemented,
 )
@@ -48,6 +49,7 @@ from stepwire_client.results import (
     Usage,
     WorkerState,
 )
+from stepwire_client.security import Tls
 from stepwire_client.stream import GenerationStream
 
 __all__ = [
@@ -84,6 +86,8 @@ __all__ = [
     "StopParams",
     "StreamNotFinished",
     "Timings",
+    "Tls",
+    "TlsFailed",
     "TokenLogprob",
     "Tokenized",
     "Unavailable",

@@ -27,6 +27,7 @@ from stepwire_client.encode import encode_detokenize, encode_request, encode_tok
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
 from stepwire_client.resume import Patience
+from stepwire_client.security import Metadata, Tls, open_aio_channel, token_metadata
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
 ResponseT_co = TypeVar("ResponseT_co", covariant=True)
@@ -35,7 +36,9 @@ ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 class AsyncUnaryMethod(Protocol[RequestT_contra, ResponseT_co]):
     """A method of the stub that answers once."""
 
-    def __call__(self, request: RequestT_contra, *, timeout: float | None = None) -> Awaitable[ResponseT_co]:
+    def __call__(
+        self, request: RequestT_contra, *, timeout: float | None = None, metadata: Metadata | None = None
+    ) -> Awaitable[ResponseT_co]:
         """Send the request; await the answer."""
 
 
@@ -53,6 +56,8 @@ class AsyncStepwireClient:
         *,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         resume_seconds: float | None = None,
+        tls: Tls | None = None,
+        token: str = "",
     ) -> None:
         """Prepare a connection, which the first call makes.
 
@@ -62,12 +67,15 @@ class AsyncStepwireClient:
             resume_seconds: how long a generation whose server went away is tried again, from where
                 it was, without new output; 0: never; None: until the deadline of the call, and
                 without one for 60 s.
+            tls: how the server is known; None: no TLS.
+            token: tells whose calls these are, where the server asks for that.
 
         Raises:
-            InvalidRequest: if ``resume_seconds`` is no length of time.
+            InvalidRequest: if ``resume_seconds`` is no length of time, or a file cannot be read.
         """
         self._resume_seconds = check_resume_seconds(resume_seconds)
-        self._channel = grpc.aio.insecure_channel(address, options=channel_options(max_message_bytes))
+        self._metadata = token_metadata(token)
+        self._channel = open_aio_channel(address, tls, options=channel_options(max_message_bytes))
         self._stub = GenerationServiceStub(self._channel)
 
     def generate(
@@ -115,17 +123,17 @@ class AsyncStepwireClient:
 
     async def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
-        await _call(self._stub.Abort, service_pb.AbortRequest(request_id=request_id), timeout_seconds)
+        await self._call(self._stub.Abort, service_pb.AbortRequest(request_id=request_id), timeout_seconds)
 
     async def model_info(self, *, timeout_seconds: float | None = None) -> ModelInfo:
         """Tell which model is served and its limits."""
         request = service_pb.GetModelInfoRequest()
-        return decode_model_info(await _call(self._stub.GetModelInfo, request, timeout_seconds))
+        return decode_model_info(await self._call(self._stub.GetModelInfo, request, timeout_seconds))
 
     async def server_state(self, *, timeout_seconds: float | None = None) -> ServerState:
         """Tell queues, KV cache usage and workers."""
         request = service_pb.GetServerStateRequest()
-        return decode_server_state(await _call(self._stub.GetServerState, request, timeout_seconds))
+        return decode_server_state(await self._call(self._stub.GetServerState, request, timeout_seconds))
 
     async def tokenize(
         self,
@@ -139,7 +147,9 @@ class AsyncStepwireClient:
         request = GenerationRequest(
             prompt=prompt, template_arguments=template_arguments, add_generation_prompt=add_generation_prompt
         )
-        return decode_tokenized(await _call(self._stub.Tokenize, encode_tokenize(request), timeout_seconds))
+        return decode_tokenized(
+            await self._call(self._stub.Tokenize, encode_tokenize(request), timeout_seconds)
+        )
 
     async def detokenize(
         self,
@@ -150,17 +160,27 @@ class AsyncStepwireClient:
     ) -> str:
         """Turn token ids into text."""
         request = encode_detokenize(token_ids, skip_special_tokens=skip_special_tokens)
-        return (await _call(self._stub.Detokenize, request, timeout_seconds)).text
+        return (await self._call(self._stub.Detokenize, request, timeout_seconds)).text
 
     def _start_generate(
         self, request: service_pb.GenerateRequest, timeout: float | None
     ) -> "grpc.aio.UnaryStreamCall[service_pb.GenerateRequest, service_pb.GenerateResponse]":
-        return self._stub.Generate(request, timeout=timeout)
+        return self._stub.Generate(request, timeout=timeout, metadata=self._metadata)
 
     def _start_generate_many(
         self, timeout: float | None
     ) -> "grpc.aio.StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]":
-        return self._stub.GenerateMany(timeout=timeout)
+        return self._stub.GenerateMany(timeout=timeout, metadata=self._metadata)
+
+    async def _call(
+        self,
+        method: AsyncUnaryMethod[RequestT_contra, ResponseT_co],
+        request: RequestT_contra,
+        timeout_seconds: float | None,
+    ) -> ResponseT_co:
+        timeout = check_timeout(timeout_seconds)
+        with translate_errors():
+            return await method(request, timeout=timeout, metadata=self._metadata)
 
     def _patience(self, timeout_seconds: float | None) -> Patience:
         return Patience(
@@ -178,13 +198,3 @@ class AsyncStepwireClient:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-async def _call(
-    method: AsyncUnaryMethod[RequestT_contra, ResponseT_co],
-    request: RequestT_contra,
-    timeout_seconds: float | None,
-) -> ResponseT_co:
-    timeout = check_timeout(timeout_seconds)
-    with translate_errors():
-        return await method(request, timeout=timeout)

@@ -26,6 +26,7 @@ from stepwire_client.errors import error_of_rpc
 from stepwire_client.requests import GenerationRequest, Prompt, RequestOptions
 from stepwire_client.results import Completion, ModelInfo, ServerState, Tokenized
 from stepwire_client.resume import Patience
+from stepwire_client.security import Metadata, Tls, open_channel, token_metadata
 from stepwire_client.stream import GenerationStream, ResponseCall
 
 RequestT_contra = TypeVar("RequestT_contra", contravariant=True)
@@ -35,7 +36,9 @@ ResponseT_co = TypeVar("ResponseT_co", covariant=True)
 class UnaryMethod(Protocol[RequestT_contra, ResponseT_co]):
     """A method of the stub that answers once."""
 
-    def __call__(self, request: RequestT_contra, timeout: float | None = None) -> ResponseT_co:
+    def __call__(
+        self, request: RequestT_contra, timeout: float | None = None, metadata: Metadata | None = None
+    ) -> ResponseT_co:
         """Send the request and wait for the answer."""
 
 
@@ -52,6 +55,8 @@ class StepwireClient:
         *,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         resume_seconds: float | None = None,
+        tls: Tls | None = None,
+        token: str = "",
     ) -> None:
         """Prepare a connection, which the first call makes.
 
@@ -61,12 +66,15 @@ class StepwireClient:
             resume_seconds: how long a generation whose server went away is tried again, from where
                 it was, without new output; 0: never; None: until the deadline of the call, and
                 without one for 60 s.
+            tls: how the server is known; None: no TLS.
+            token: tells whose calls these are, where the server asks for that.
 
         Raises:
-            InvalidRequest: if ``resume_seconds`` is no length of time.
+            InvalidRequest: if ``resume_seconds`` is no length of time, or a file cannot be read.
         """
         self._resume_seconds = check_resume_seconds(resume_seconds)
-        self._channel = grpc.insecure_channel(address, options=channel_options(max_message_bytes))
+        self._metadata = token_metadata(token)
+        self._channel = open_channel(address, tls, options=channel_options(max_message_bytes))
         self._stub = GenerationServiceStub(self._channel)
 
     def generate(
@@ -114,18 +122,18 @@ class StepwireClient:
 
     def abort(self, request_id: str, *, timeout_seconds: float | None = None) -> None:
         """End a running request by its id; an unknown or ended id is no error."""
-        _call(self._stub.Abort, service_pb.AbortRequest(request_id=request_id), timeout_seconds)
+        self._call(self._stub.Abort, service_pb.AbortRequest(request_id=request_id), timeout_seconds)
 
     def model_info(self, *, timeout_seconds: float | None = None) -> ModelInfo:
         """Tell which model is served and its limits."""
         return decode_model_info(
-            _call(self._stub.GetModelInfo, service_pb.GetModelInfoRequest(), timeout_seconds)
+            self._call(self._stub.GetModelInfo, service_pb.GetModelInfoRequest(), timeout_seconds)
         )
 
     def server_state(self, *, timeout_seconds: float | None = None) -> ServerState:
         """Tell queues, KV cache usage and workers."""
         return decode_server_state(
-            _call(self._stub.GetServerState, service_pb.GetServerStateRequest(), timeout_seconds)
+            self._call(self._stub.GetServerState, service_pb.GetServerStateRequest(), timeout_seconds)
         )
 
     def tokenize(
@@ -140,7 +148,7 @@ class StepwireClient:
         request = GenerationRequest(
             prompt=prompt, template_arguments=template_arguments, add_generation_prompt=add_generation_prompt
         )
-        return decode_tokenized(_call(self._stub.Tokenize, encode_tokenize(request), timeout_seconds))
+        return decode_tokenized(self._call(self._stub.Tokenize, encode_tokenize(request), timeout_seconds))
 
     def detokenize(
         self,
@@ -151,15 +159,27 @@ class StepwireClient:
     ) -> str:
         """Turn token ids into text."""
         request = encode_detokenize(token_ids, skip_special_tokens=skip_special_tokens)
-        return _call(self._stub.Detokenize, request, timeout_seconds).text
+        return self._call(self._stub.Detokenize, request, timeout_seconds).text
 
     def _start_generate(self, request: service_pb.GenerateRequest, timeout: float | None) -> ResponseCall:
-        return self._stub.Generate(request, timeout=timeout)
+        return self._stub.Generate(request, timeout=timeout, metadata=self._metadata)
 
     def _start_generate_many(
         self, outbox: Iterator[service_pb.GenerateManyRequest], timeout: float | None
     ) -> BulkCall:
-        return self._stub.GenerateMany(outbox, timeout=timeout)
+        return self._stub.GenerateMany(outbox, timeout=timeout, metadata=self._metadata)
+
+    def _call(
+        self,
+        method: UnaryMethod[RequestT_contra, ResponseT_co],
+        request: RequestT_contra,
+        timeout_seconds: float | None,
+    ) -> ResponseT_co:
+        timeout = check_timeout(timeout_seconds)
+        try:
+            return method(request, timeout=timeout, metadata=self._metadata)
+        except grpc.RpcError as error:
+            raise error_of_rpc(error) from error
 
     def _patience(self, timeout_seconds: float | None) -> Patience:
         return Patience(
@@ -177,15 +197,3 @@ class StepwireClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _call(
-    method: UnaryMethod[RequestT_contra, ResponseT_co],
-    request: RequestT_contra,
-    timeout_seconds: float | None,
-) -> ResponseT_co:
-    timeout = check_timeout(timeout_seconds)
-    try:
-        return method(request, timeout=timeout)
-    except grpc.RpcError as error:
-        raise error_of_rpc(error) from error

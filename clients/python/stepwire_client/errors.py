@@ -9,6 +9,7 @@
     ├── ResourceExhausted      full queue, stream not read, message over the size limit
     ├── Unavailable            the server drains or has no worker
     │   └── ConnectionFailed   no server answers at the address
+    │       └── TlsFailed      one does, but the two do not agree on TLS or certificates
     ├── DeadlineExceeded       the call's timeout_seconds passed
     ├── Cancelled              the call was cancelled, here or there
     ├── StreamNotFinished      the end of a stream was asked for before it came
@@ -93,6 +94,10 @@ class ConnectionFailed(Unavailable):
     """No server answers at the address."""
 
 
+class TlsFailed(ConnectionFailed):
+    """A server answers, but the two do not agree on TLS, or one distrusts the other's certificate."""
+
+
 class DeadlineExceeded(StepwireClientError):
     """The call's ``timeout_seconds`` passed, in the queue or while running."""
 
@@ -146,6 +151,17 @@ _RESUME_SEED_KEY = "stepwire-resume-seed"
 # What gRPC itself says when it could not connect; a server's own UNAVAILABLE reads otherwise.
 _CONNECT_FAILURES = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving ")
 
+_BROKE_OFF = "the server broke off: it may want TLS, or a client certificate that it trusts"
+# Words of what gRPC says then -> what they mean; the first that is found counts.
+_TLS_FAILURES = {
+    "WRONG_VERSION_NUMBER": "the server speaks no TLS",
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not trusted",
+    "security handshaker": "the certificate files cannot be used",
+    "Socket closed": _BROKE_OFF,
+    "reset by peer": _BROKE_OFF,
+    "Broken pipe": _BROKE_OFF,
+}
+
 
 def error_of_status(
     code: grpc.StatusCode, message: str, *, retry_after_ms: int = 0, is_resumable: bool = False
@@ -153,6 +169,9 @@ def error_of_status(
     """Build the exception for a status ``code`` that is not OK; 0 ms are no hint."""
     is_connect_failure = code is grpc.StatusCode.UNAVAILABLE and message.startswith(_CONNECT_FAILURES)
     error_type = ConnectionFailed if is_connect_failure else ERROR_OF_CODE[code]
+    meaning = next((_TLS_FAILURES[words] for words in _TLS_FAILURES if words in message), "")
+    if is_connect_failure and meaning:
+        error_type, message = TlsFailed, f"{meaning} ({message})"
     return error_type(
         message or code.name,
         code,

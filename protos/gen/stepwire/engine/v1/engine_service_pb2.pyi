@@ -62,8 +62,18 @@ class FrontendHello(_message.Message):
     frontend_index: int
     def __init__(self, protocol_version: _Optional[int] = ..., frontend_index: _Optional[int] = ...) -> None: ...
 
+class TenantQuota(_message.Message):
+    __slots__ = ("tenant", "max_num_requests", "max_num_tokens")
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_NUM_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tenant: str
+    max_num_requests: int
+    max_num_tokens: int
+    def __init__(self, tenant: _Optional[str] = ..., max_num_requests: _Optional[int] = ..., max_num_tokens: _Optional[int] = ...) -> None: ...
+
 class NewRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over", "quota")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +84,7 @@ class NewRequest(_message.Message):
     TIMEOUT_NS_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -84,7 +95,8 @@ class NewRequest(_message.Message):
     timeout_ns: int
     output_token_ids: bytes
     takes_over: bool
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ...) -> None: ...
+    quota: TenantQuota
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ..., quota: _Optional[_Union[TenantQuota, _Mapping]] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("handle", "reason", "num_output_tokens")

@@ -1,0 +1,32 @@
+"""What the start-up lines say of who can reach the worker, and how; pure.
+
+Knows nothing about sockets or certificates: only what the flags ask for.
+"""
+
+import ipaddress
+from collections.abc import Iterator
+
+from worker_svc.config import WorkerConfig
+
+
+def exposure_lines(config: WorkerConfig) -> Iterator[str]:
+    """Say who can connect, and warn of what an attacker on the network could do."""
+    if _is_this_machine(config.host):
+        yield f"only this machine can connect: --host is {config.host}"
+        return
+    if not config.tls_client_ca:
+        yield (
+            f"warning: whoever reaches {config.host}:{config.port} can take the worker over; "
+            "--tls-client-ca asks for certificates"
+        )
+    if not config.tls_cert:
+        yield "warning: token ids travel in plain text; --tls-cert encrypts them"
+
+
+def _is_this_machine(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # a name
+        return False
