@@ -4,7 +4,7 @@
 #   TORCH_INDEX=https://…   one more package index, for example of CPU builds of torch:
 #                           PyPI's own torch for Linux brings the CUDA libraries (3 GB more)
 #   TEST_PROCESSES=2        how many processes `make test` spreads the test files over
-#   MODEL=folder-or-hub-id  the model of `make demo`, `make serve` and `make up`
+#   MODEL=folder-or-hub-id  the model of `make demo`, `make demo-openai`, `make serve` and `make up`
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -22,10 +22,11 @@ STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
 SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
-test test-long test-faults test-metrics test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
+test test-long test-faults test-metrics test-openai test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo serve proto fmt fmt-check lint type imports protos-check compose-check test test-long \
-	test-faults test-metrics test-node test-cpp test-go test-gpu bench bench-kernels up down check clean
+.PHONY: help setup demo demo-openai serve proto fmt fmt-check lint type imports protos-check compose-check test \
+	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-gpu bench bench-kernels up down \
+	check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -42,6 +43,9 @@ $(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml
 
 demo: $(STAMP) ## fetch a small model, start both services on the CPU, ask a question (MODEL=folder or hub id)
 	$(BIN)/python -m tools.demo $(if $(MODEL),--model "$(MODEL)")
+
+demo-openai: $(STAMP) ## the same behind the gateway smg, asked over OpenAI's HTTP API (MODEL=folder or hub id)
+	$(BIN)/python -m tools.demo_openai $(if $(MODEL),--model "$(MODEL)")
 
 serve: $(STAMP) ## start both services on the CPU and keep them running (MODEL=folder or hub id)
 	$(if $(MODEL),,$(BIN)/python -m tools.fetch_smollm2 $(DEMO_MODEL))
@@ -100,6 +104,9 @@ test-go: $(STAMP) ## the example in Go, likewise, with the toolchain and the gRP
 test-metrics: $(STAMP) ## every panel of the dashboard against a real Prometheus (Debian: apt-get install prometheus)
 	@command -v prometheus >/dev/null && command -v promtool >/dev/null || { echo "prometheus and promtool are not installed"; exit 1; }
 	$(BIN)/python -m pytest -m long tests/e2e/test_e2e_prometheus.py
+
+test-openai: $(STAMP) ## the openai package against smg in front: chat, completions, tool calls, reasoning
+	$(BIN)/python -m pytest -m long tests/e2e/openai
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

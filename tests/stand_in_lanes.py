@@ -75,7 +75,12 @@ class StandInLanes:
     """All lanes of one epoch."""
 
     def __init__(
-        self, limits: StandInLimits, *, checks_cache: bool = True, script: Int32Array | None = None
+        self,
+        limits: StandInLimits,
+        *,
+        checks_cache: bool = True,
+        script: Int32Array | None = None,
+        counts_from_output: bool = False,
     ) -> None:
         """Begin an epoch with no lane held.
 
@@ -83,11 +88,13 @@ class StandInLanes:
             limits: what the lanes can hold.
             checks_cache: read each row's whole context back from the cache; costs its length.
             script: "sample" the tokens of this text, at (seed + position) modulo its length.
+            counts_from_output: of the script, positions count from the first token of output.
         """
         lanes, max_blocks = limits.max_num_seqs, -(-limits.max_model_len // limits.block_size)
         self._limits = limits
         self._checks_cache = checks_cache
         self._script = script
+        self._counts_from_output = counts_from_output
         self._last_step_id = 0
         self._incarnations: set[int] = set()
         self.is_held = np.zeros(lanes, np.bool_)
@@ -233,7 +240,8 @@ class StandInLanes:
 
     def _sample(self, lanes: Int64Array, positions: Int64Array) -> Int32Array:
         if self._script is not None:
-            indices = self._seeds[lanes] + positions.astype(np.uint64)
+            first = self._num_prompt[lanes] if self._counts_from_output else 0
+            indices = self._seeds[lanes] + (positions - first).astype(np.uint64)
             scripted: Int32Array = self._script[indices % np.uint64(len(self._script))]
             return scripted
         token_ids = sampled_tokens(self._seeds[lanes], positions, vocab_size=self._limits.vocab_size)

@@ -23,6 +23,7 @@ def _parse_flags() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, required=True, help="folder whose config.json is told")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--script", type=Path, help="token ids to tell, as .npy")
+    parser.add_argument("--counts-from-output", action="store_true", help="of the script's positions")
     parser.add_argument("--step-seconds", type=float, default=0.0, help="time each step takes")
     parser.add_argument("--max-num-seqs", type=int, default=256)
     parser.add_argument("--max-model-len", type=int, default=4096)
@@ -42,6 +43,7 @@ async def _serve(flags: argparse.Namespace) -> None:
     )
     script = None if flags.script is None else np.load(flags.script).astype(np.int32)
     worker = StandInWorker(limits, step_seconds=flags.step_seconds, checks_cache=False, script=script)
+    worker.counts_from_output = flags.counts_from_output
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     await worker.start(flags.port)

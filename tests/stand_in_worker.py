@@ -51,6 +51,9 @@ class LeaseCounts:
 class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
     """Serves one engine at a time."""
 
+    counts_from_output = False
+    """See StandInLanes; to be set before an engine comes."""
+
     def __init__(
         self,
         limits: StandInLimits | None = None,
@@ -153,7 +156,12 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
                 f"the worker's config_hash is {self.limits.config_hash}, the engine's {hello.config_hash}",
             )
         epoch = self._epoch = _Epoch(
-            LeasingLanes(self.limits, checks_cache=self._checks_cache, script=self._script)
+            LeasingLanes(
+                self.limits,
+                checks_cache=self._checks_cache,
+                script=self._script,
+                counts_from_output=self.counts_from_output,
+            )
         )
         tasks = [asyncio.create_task(self._read(requests, epoch)), asyncio.create_task(self._run(epoch))]
         tasks.append(asyncio.create_task(self._beat(epoch)))

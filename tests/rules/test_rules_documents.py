@@ -17,6 +17,8 @@ CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 # It takes the commands out of the README itself.
 _GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
 _METRICS_TEST = "tests/e2e/test_e2e_metrics.py::test_a_request_is_told_by_all_that_had_a_part_in_it"
+# It takes them out of docs/backend.md.
+_OPENAI_TEST = "tests/e2e/openai/test_openai_commands.py::test_the_document_s_commands_answer"
 _BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
@@ -52,6 +54,14 @@ TESTED_COMMANDS = {
         """grpcurl -plaintext -d '{"text": "The capital of France is", "sampling": {"temperature": 0}, """
         """"stop": {"max_tokens": 1}}' 127.0.0.1:50051 stepwire.v1.GenerationService/Generate"""
     ): _GRPCURL_TEST,
+    "make demo-openai": "tests/e2e/openai/test_openai_commands.py::test_the_demo_asks_and_stops",
+    "make test-openai": "tests/e2e/openai/test_openai_api.py::test_a_completion",
+    "smg launch --worker-urls grpc://127.0.0.1:50051 --host 127.0.0.1 --port 30000": _OPENAI_TEST,
+    (
+        """curl -N http://127.0.0.1:30000/v1/chat/completions -H 'Content-Type: application/json' """
+        """-d '{"model": "SmolLM2-135M-Instruct", "messages": [{"role": "user", "content": "Hi"}], """
+        """"max_tokens": 8, "stream": true}'"""
+    ): _OPENAI_TEST,
     "stepwire chat": "tests/rpc/test_cli_chat.py::test_each_turn_carries_the_conversation_so_far",
     "stepwire state": "tests/rpc/test_cli_generate.py::test_state_once",
     "stepwire bench --case nano256 --rounds 3 --json nano256.json": _BENCH_TEST,

@@ -1,0 +1,109 @@
+"""Run smg, the Shepherd Model Gateway, in front of running schedulers: OpenAI's HTTP API for them.
+
+Knows nothing about what is asked of it: it starts the gateway, waits until it can answer, and stops it.
+"""
+
+import json
+import random
+import socket
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from tools.services import Service, ServiceError, running
+
+_LIMIT_SECONDS = 120.0
+_POLL_SECONDS = 0.05
+_NUM_TRIES = 3
+_QUIET = ("--log-level", "warn", "--shutdown-grace-period-secs", "1")
+_FIRST_PORT, _LAST_PORT = 20000, 32000
+"""Below those that the kernel gives to others, who might take a free one before the gateway does."""
+
+
+@contextmanager
+def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
+    """Run a gateway on free ports; yield the base URL of its API, ``http://HOST:PORT/v1``.
+
+    Args:
+        schedulers: HOST:PORT of each scheduler that it is put in front of.
+        flags: More flags of ``smg launch``.
+
+    Raises:
+        ServiceError: if it does not start.
+    """
+    with ExitStack() as stack:
+        for num_tries_left in reversed(range(_NUM_TRIES)):
+            attempt = stack.enter_context(ExitStack())
+            port, metrics_port = free_ports()
+            arguments = _arguments(schedulers, port=port, metrics_port=metrics_port)
+            try:
+                service = attempt.enter_context(running("smg", "launch", *arguments, *flags))
+                wait_until_ready(service, f"http://127.0.0.1:{port}", num_models=len(schedulers))
+                break
+            except ServiceError:
+                attempt.close()
+                if not num_tries_left:
+                    raise
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+def _arguments(schedulers: tuple[str, ...], *, port: int, metrics_port: int) -> list[str]:
+    workers = [f"grpc://{address}" for address in schedulers]
+    ports = ["--host", "127.0.0.1", "--port", str(port), "--prometheus-port", str(metrics_port)]
+    return ["--worker-urls", *workers, *ports, *_QUIET]
+
+
+def wait_until_ready(service: Service, url: str, *, num_models: int) -> None:
+    """Wait until the gateway at ``url`` can answer for as many models.
+
+    Raises:
+        ServiceError: if it ends first, or takes too long.
+    """
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while not _knows_models(url, num_models):
+        if service.process.poll() is not None or time.monotonic() > deadline:
+            raise ServiceError(f"the gateway did not start, and printed:\n{''.join(service.lines)}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _knows_models(url: str, num_models: int) -> bool:
+    """Tell whether as many models are routed to, and their tokenizers were fetched."""
+    try:
+        models, tokenizers = _get(f"{url}/v1/models")["data"], _get(f"{url}/v1/tokenizers")["tokenizers"]
+    except urllib.error.URLError:  # nobody listens yet
+        return False
+    return len(models) >= num_models and len(tokenizers) >= num_models
+
+
+def _get(url: str) -> dict[str, list[object]]:
+    with open_directly(url) as response:
+        answer: dict[str, list[object]] = json.load(response)
+    return answer
+
+
+def open_directly(request: str | urllib.request.Request) -> Any:
+    """Open an address of this machine, whatever proxies its environment names."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    return opener.open(request, timeout=_LIMIT_SECONDS)
+
+
+def free_ports() -> tuple[int, int]:
+    """Return two ports that nobody listens on."""
+    found: list[int] = []
+    while len(found) < 2:
+        port = random.randrange(_FIRST_PORT, _LAST_PORT)
+        with socket.socket() as listener:
+            if port not in found and _can_bind(listener, port):
+                found.append(port)
+    return found[0], found[1]
+
+
+def _can_bind(listener: socket.socket, port: int) -> bool:
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
