@@ -25,8 +25,8 @@ SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools
 test test-long test-faults test-metrics test-openai test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo demo-openai serve proto fmt fmt-check lint type imports protos-check compose-check test \
-	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-gpu bench bench-kernels up down \
-	check clean
+	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-compose test-gpu bench \
+	bench-kernels up down check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -77,7 +77,7 @@ protos-check: $(STAMP) ## protos/gen is what `make proto` makes, and the contrac
 	$(BIN)/python -m tools.check_protos
 
 compose-check: $(STAMP) ## the compose files fit their schema
-	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml deploy/docker-compose.gpu.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec docker-compose.yml docker-compose.gpu.yml
 
 test: $(STAMP) ## the tests that need no GPU and little time
 	$(BIN)/python -m pytest -m "not gpu and not long" -n $(TEST_PROCESSES) --dist worksteal
@@ -108,6 +108,9 @@ test-metrics: $(STAMP) ## every panel of the dashboard against a real Prometheus
 test-openai: $(STAMP) ## the openai package against smg in front: chat, completions, tool calls, reasoning
 	$(BIN)/python -m pytest -m long tests/e2e/openai
 
+test-compose: $(STAMP) ## build the images, run them with Docker or podman, kill the worker, see its streams go on (minutes)
+	$(BIN)/python -m tools.compose_run
+
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \
 		-c tests/gpu/gpu.ini --rootdir . -m gpu tests/gpu tests/kernels
@@ -121,12 +124,13 @@ bench-kernels: $(STAMP) ## each kernel against its roof; needs an NVIDIA GPU
 	@for file in $(wildcard benchmarks/kernels/*.py); do $(BIN)/python $$file; done
 	@test -n "$(wildcard benchmarks/kernels/*.py)" || { echo "there is no kernel with a benchmark yet"; exit 1; }
 
-up: ## build the images and start both services in containers (MODEL=folder, GPU=1)
-	MODEL="$(or $(MODEL),./$(DEMO_MODEL))" $(COMPOSE) -f docker-compose.yml \
-		$(if $(GPU),-f deploy/docker-compose.gpu.yml) up --build --detach
+up: $(if $(MODEL),,$(STAMP)) ## build the images and start both services in containers (MODEL=folder, GPU=1, PROFILES=gateway)
+	$(if $(MODEL),,$(BIN)/python -m tools.fetch_smollm2 $(DEMO_MODEL))
+	$(if $(MODEL),MODEL_NAME="$(notdir $(abspath $(MODEL)))" )MODEL="$(or $(MODEL),./$(DEMO_MODEL))" \
+		$(COMPOSE) -f docker-compose.yml $(if $(GPU),-f docker-compose.gpu.yml) $(PROFILES:%=--profile %) up --build --detach
 
 down: ## stop the containers of `make up`
-	$(COMPOSE) -f docker-compose.yml down
+	$(COMPOSE) -f docker-compose.yml --profile gateway down
 
 check: fmt-check lint type imports protos-check compose-check test ## everything CI checks
 

@@ -20,6 +20,8 @@ _METRICS_TEST = "tests/e2e/test_e2e_metrics.py::test_a_request_is_told_by_all_th
 # It takes them out of docs/backend.md.
 _OPENAI_TEST = "tests/e2e/openai/test_openai_commands.py::test_the_document_s_commands_answer"
 _BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
+# `make test-compose`: with podman-compose where there is no Docker.
+_COMPOSE_RUN = "tools/compose_run/__main__.py::check_stack"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
@@ -73,6 +75,11 @@ TESTED_COMMANDS = {
     "cmake -B build && cmake --build build --parallel && build/example 127.0.0.1:50051": _CLIENTS_TEST,
     # Without Go's modules: they are on no registry that CI reaches.
     "go generate && go mod tidy && go run . 127.0.0.1:50051": _CLIENTS_TEST,
+    "make up": _COMPOSE_RUN,
+    "make down": _COMPOSE_RUN,
+    "make test-compose": "tools/compose_run/__main__.py::main",
+    "docker compose up --build --detach": _COMPOSE_RUN,
+    "docker compose --profile gateway up --build --detach": _COMPOSE_RUN,
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
     "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
 }

@@ -7,8 +7,6 @@ import re
 import subprocess
 import tomllib
 
-import yaml
-
 from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 
 MAX_FILE_BYTES = 1_000_000
@@ -16,7 +14,7 @@ MAKE_TARGET = re.compile(r"^([a-z][a-z-]*):(.*)$", re.MULTILINE)
 PHONY = re.compile(r"^\.PHONY:((?:[^\n\\]|\\\n)*)$", re.MULTILINE)
 EXPECTED_TARGETS = (
     *("help", "setup", "demo", "serve", "proto", "fmt", "lint", "type", "test", "test-gpu", "test-long"),
-    *("bench", "bench-kernels", "up", "down", "check", "clean"),
+    *("bench", "bench-kernels", "test-compose", "up", "down", "check", "clean"),
 )
 REQUIREMENT = re.compile(r"^[A-Za-z0-9._-]+")
 
@@ -78,17 +76,6 @@ def test_the_license_is_apache_2() -> None:
     text = read_file("LICENSE")
     assert "Apache License\n                           Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
-
-
-def test_compose_and_images_agree() -> None:
-    services = yaml.safe_load(read_file("docker-compose.yml"))["services"]
-    assert sorted(services) == ["scheduler", "worker"]
-    for name, service in services.items():
-        dockerfile = read_file(service["build"]["dockerfile"])
-        assert dockerfile.index("ARG BASE_IMAGE=") < dockerfile.index("FROM ${BASE_IMAGE}")
-        assert f'ENTRYPOINT ["/opt/venv/bin/python", "-m", "{name}_svc"]' in dockerfile
-    assert "worker:50061" in services["scheduler"]["command"]
-    assert "COPY kernels" not in read_file("deploy/scheduler.Dockerfile")
 
 
 def _extras() -> dict[str, list[str]]:
