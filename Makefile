@@ -22,11 +22,11 @@ STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
 SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
-test test-long test-faults test-metrics test-openai test-node test-cpp test-go bench: export OMP_NUM_THREADS ?= 1
+test test-long test-faults test-metrics test-openai test-node test-cpp test-go test-recipes bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo demo-openai serve proto fmt fmt-check lint type imports protos-check compose-check test \
-	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-compose test-gpu bench \
-	bench-kernels up down check clean
+	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-compose test-recipes test-gpu \
+	bench bench-kernels up down check clean
 
 help: ## show this list
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /\1|/' | \
@@ -110,6 +110,9 @@ test-openai: $(STAMP) ## the openai package against smg in front: chat, completi
 
 test-compose: $(STAMP) ## build the images, run them with Docker or podman, kill the worker, see its streams go on (minutes)
 	$(BIN)/python -m tools.compose_run
+
+test-recipes: $(STAMP) ## the commands of docs/grpcurl.md with the demo's model: they answer to the letter
+	$(BIN)/python -m pytest -m long tests/e2e/recipes
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

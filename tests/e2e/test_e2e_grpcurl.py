@@ -6,10 +6,10 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.e2e.recipes.recipe_page import json_values
 from tests.rules.source_tree import read_file
 from tools.services import Services
 
@@ -46,16 +46,7 @@ def test_the_readmes_commands_answer(answers: list[str]) -> None:
         "vllm.grpc.engine.VllmEngine",
     ]
     assert json.loads(health) == {"status": "SERVING"}
-    delta, final = _json_values(generation)
+    delta, final = json_values(generation)
     assert len(delta["delta"]["token_ids"]) == 1
     assert final["final"]["finish_reason"] == "FINISH_REASON_LENGTH"
     assert final["final"]["usage"]["num_output_tokens"] == 1
-
-
-def _json_values(text: str) -> list[dict[str, Any]]:
-    decoder, values, position = json.JSONDecoder(), [], 0
-    while position < len(text.rstrip()):
-        value, position = decoder.raw_decode(text, position)
-        values.append(value)
-        position += len(text[position:]) - len(text[position:].lstrip())
-    return values

@@ -14,14 +14,16 @@ FOLDERS = "protos|scheduler_svc|worker_svc|telemetry|model|kernels|clients|tests
 SHELL_BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 
-# It takes the commands out of the README itself.
-_GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
 _METRICS_TEST = "tests/e2e/test_e2e_metrics.py::test_a_request_is_told_by_all_that_had_a_part_in_it"
 # It takes them out of docs/backend.md.
 _OPENAI_TEST = "tests/e2e/openai/test_openai_commands.py::test_the_document_s_commands_answer"
 _BENCH_TEST = "tests/rpc/test_cli_bench.py::test_loads_rounds_json_and_chart"
 # `make test-compose`: with podman-compose where there is no Docker.
 _COMPOSE_RUN = "tools/compose_run/__main__.py::check_stack"
+# These two take the commands out of the documents themselves, the second all of its page.
+_GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
+_RECIPES_TEST = "tests/e2e/recipes/test_e2e_recipes.py::test_every_recipe_is_answered"
+PAGE_OF_RECIPES = "docs/grpcurl.md"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
@@ -90,6 +92,7 @@ def test_every_command_in_the_documents_is_run_by_something() -> None:
     untested = [
         f"{document.name}: {command}"
         for document in _documents()
+        if document != REPOSITORY / PAGE_OF_RECIPES
         for command in _commands(document)
         if command not in TESTED_COMMANDS and command.removeprefix("make ") not in checked
     ]
@@ -103,7 +106,9 @@ def test_every_listed_command_is_in_a_document() -> None:
 
 def test_what_runs_a_command_exists() -> None:
     gone = [
-        f"{command}: {runner}" for command, runner in TESTED_COMMANDS.items() if not _runs(runner, command)
+        f"{command}: {runner}"
+        for command, runner in (*TESTED_COMMANDS.items(), (PAGE_OF_RECIPES, _RECIPES_TEST))
+        if not _runs(runner, command)
     ]
     expect_none(gone)
 
