@@ -9,7 +9,6 @@ Tells the process id of each rank. Ends on SIGTERM, once the ranks have ended.
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import threading
@@ -29,24 +28,16 @@ PATIENCE_SECONDS = 20.0
 
 def _start_ranks(size: int, flags: list[str], *, store: TCPStore, attempt: int) -> dict[int, int]:
     """Fork all ranks; return each one's rank by process id."""
-    launcher, ranks = os.pidfd_open(os.getpid()), {}
+    ranks = {}
     for rank in range(size):
         pid = os.fork()
         if pid == 0:
-            threading.Thread(target=_end_with, args=(launcher,), daemon=True).start()
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
             _run_rank(rank, size, flags, port=store.port)
         ranks[pid] = rank
         print(f"attempt {attempt} rank {rank} pid {pid}", flush=True)  # noqa: T201
-    os.close(launcher)
     return ranks
-
-
-def _end_with(launcher: int) -> None:
-    """End this process when the launcher ends, however it does."""
-    select.select([launcher], [], [])
-    os._exit(1)
 
 
 def _run_rank(rank: int, size: int, flags: list[str], *, port: int) -> None:
@@ -60,6 +51,7 @@ def _run_rank(rank: int, size: int, flags: list[str], *, port: int) -> None:
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",
+        TORCHELASTIC_RUN_ID="test",
     )
     sys.argv = ["worker_svc", *flags]
     code: object = 1

@@ -51,6 +51,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
         "host": "0.0.0.0",
         "port": 1,
         "device": "cuda",
+        "tensor_parallel_size": 1,
         "worker_port": 2,
         "dtype": "float32",
         "attention_backend": "torch",
@@ -89,6 +90,14 @@ def test_every_serve_flag_reaches_a_service() -> None:
         *("--drain-seconds", "11.0", "--tls-cert", "c.pem", "--tls-key", "k.pem"),
         *("--tenants-file", "t.toml", "--max-message-mib", "12", "--metrics-port", "13"),
         *("--log-level", "debug"),
+    )
+
+
+def test_torchrun_starts_the_ranks_of_a_worker() -> None:
+    flags = ServeFlags(model="m", tensor_parallel_size=4)
+    assert worker_command(flags, 4242, python="py") == (
+        *("py", "-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
+        *("-m", "worker_svc", "--model", "m", "--host", "127.0.0.1", "--port", "4242", "--device", "cpu"),
     )
 
 

@@ -25,6 +25,8 @@ class TpGroup:
     """Which of the group's hosts this is; rank 0 is on the first."""
     leader_host: str = "127.0.0.1"
     """Where the other hosts reach the first."""
+    has_launcher: bool = False
+    """Whether the parent process is torchrun, which starts ranks and ends with them."""
 
     @property
     def is_leader(self) -> bool:
@@ -60,6 +62,7 @@ def make_tp_group(device: str, environment: Mapping[str, str]) -> TpGroup:
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
         host_index=_number(environment, "GROUP_RANK", 0),
         leader_host=environment.get("MASTER_ADDR", "127.0.0.1"),
+        has_launcher="TORCHELASTIC_RUN_ID" in environment,
     )
     for name, value, limit in (
         ("RANK", group.rank, size),

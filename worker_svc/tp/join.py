@@ -128,6 +128,7 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
         own_index=group.local_rank,
         limit_seconds=limit_seconds,
         on_lost=on_lost,
+        launcher_pid=os.getppid() if group.has_launcher else None,
     )
     watch.start()
     make_link = partial(HostLink, limit_seconds=limit_seconds, on_lost=on_lost)

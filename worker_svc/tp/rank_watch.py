@@ -1,4 +1,4 @@
-"""Notices when another rank of this host ends or falls silent, in a thread of its own.
+"""Notices when another rank of this host, or their launcher, ends or falls silent, in a thread of its own.
 
 A process that ends is noticed at once, one that is stopped or starved of the CPU by its beats. A device
 call that hangs is another's to notice: the thread goes on beating. Linux only. Knows nothing about steps.
@@ -33,6 +33,7 @@ class RankWatch:
         own_index: int,
         limit_seconds: float,
         on_lost: Callable[[DeviceLostError], object],
+        launcher_pid: int | None = None,
     ) -> None:
         """Make it; ``start`` starts it.
 
@@ -42,7 +43,9 @@ class RankWatch:
             own_index: Which of them this is.
             limit_seconds: How long one may be silent.
             on_lost: Called in the thread, once, when a rank is lost though the group is not stopping.
+            launcher_pid: Process that started the ranks, which must not live on without it.
         """
+        self._launcher_pid = launcher_pid
         self._block = block
         self._ranks = ranks
         self._own_index = own_index
@@ -63,20 +66,27 @@ class RankWatch:
         self._stopped.set()
 
     def _run(self) -> None:
-        poller, rank_of = select.poll(), dict[int, int]()
-        for index, (rank, pid) in enumerate(self._ranks):
-            if index != self._own_index and (descriptor := _open_process(pid)) is not None:
-                poller.register(descriptor, select.POLLIN)
-                rank_of[descriptor] = rank
+        poller, watched = select.poll(), self._open_processes()
+        for descriptor in watched:
+            poller.register(descriptor, select.POLLIN)
         while not self._stopped.is_set() and not self._block.is_stopping:
             self._block.beat(self._own_index)
             ended = poller.poll(1000 * self._beat_seconds)
             silent = self._silence.look(self._block.beats(), time.monotonic())
             if ended:
-                self._lose(f"rank {rank_of[ended[0][0]]} of the worker group has ended")
+                self._lose(f"{watched[ended[0][0]]} of the worker group has ended")
             elif silent is not None:
                 rank, limit = self._ranks[silent][0], f"{self._limit_seconds:g} s"
                 self._lose(f"rank {rank} of the worker group has shown no sign of life for {limit}")
+
+    def _open_processes(self) -> dict[int, str]:
+        """Return a descriptor of each process that is watched, and what it is."""
+        processes = {pid: f"rank {rank}" for rank, pid in self._ranks}
+        del processes[self._ranks[self._own_index][1]]
+        if self._launcher_pid is not None:
+            processes[self._launcher_pid] = "the launcher"
+        descriptors = ((_open_process(pid), what) for pid, what in processes.items())
+        return {descriptor: what for descriptor, what in descriptors if descriptor is not None}
 
     def _lose(self, message: str) -> None:
         if not self._stopped.is_set() and not self._block.is_stopping:

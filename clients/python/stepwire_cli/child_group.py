@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import typer
 
@@ -25,8 +26,8 @@ class _Place:
 
     child: Child
     make_command: MakeCommand
-    color: str
-    grace_seconds: float
+    options: dict[str, Any]
+    """Of the child, for the next one in its place."""
     port: int | None = None
     """Where it listened, once it has."""
     budget: RestartBudget = field(default_factory=RestartBudget)
@@ -43,13 +44,14 @@ class ChildGroup:
         self._hopeless = asyncio.Event()
         """Set while the first child, which all others need, does not run."""
 
-    async def start(self, name: str, make_command: MakeCommand, *, grace_seconds: float) -> Child:
-        """Start a child."""
+    async def start(
+        self, name: str, make_command: MakeCommand, *, grace_seconds: float, is_launcher: bool = False
+    ) -> Child:
+        """Start a child; see Child."""
         color = _COLORS[len(self._places) % len(_COLORS)]
-        child = await Child.start(name, make_command(None), color=color, grace_seconds=grace_seconds)
-        self._places[name] = _Place(
-            child=child, make_command=make_command, color=color, grace_seconds=grace_seconds
-        )
+        options: dict[str, Any] = {"color": color, "grace_seconds": grace_seconds, "is_launcher": is_launcher}
+        child = await Child.start(name, make_command(None), **options)
+        self._places[name] = _Place(child=child, make_command=make_command, options=options)
         self._watch(child)
         return child
 
@@ -85,12 +87,8 @@ class ChildGroup:
         return killed
 
     async def _restart(self, place: _Place) -> None:
-        place.child = await Child.start(
-            place.child.name,
-            place.make_command(place.port),
-            color=place.color,
-            grace_seconds=place.grace_seconds,
-        )
+        command = place.make_command(place.port)
+        place.child = await Child.start(place.child.name, command, **place.options)
         self._watch(place.child)
         self._hopeless.clear()
 

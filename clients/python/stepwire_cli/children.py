@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -27,9 +28,25 @@ class Child:
     """One running child process."""
 
     def __init__(
-        self, name: str, process: asyncio.subprocess.Process, *, color: str, grace_seconds: float
+        self,
+        name: str,
+        process: asyncio.subprocess.Process,
+        *,
+        color: str,
+        grace_seconds: float,
+        is_launcher: bool = False,
     ) -> None:
+        """Take over a process that was started.
+
+        Args:
+            name: What people are told it is.
+            process: Its output is relayed.
+            color: Of its name.
+            grace_seconds: How long it may take to end.
+            is_launcher: Whether it ends well once its own children have: torchrun does.
+        """
         self.name = name
+        self._is_launcher = is_launcher
         self.process = process
         self.address: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """HOST:PORT, once the child has told that it listens."""
@@ -61,7 +78,15 @@ class Child:
         return self.address.done()
 
     @classmethod
-    async def start(cls, name: str, command: tuple[str, ...], *, color: str, grace_seconds: float) -> "Child":
+    async def start(
+        cls,
+        name: str,
+        command: tuple[str, ...],
+        *,
+        color: str,
+        grace_seconds: float,
+        is_launcher: bool = False,
+    ) -> "Child":
         """Start a child; on a terminal its stderr stays the terminal, for progress bars."""
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -70,7 +95,7 @@ class Child:
             stderr=None if sys.stderr.isatty() else asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        return cls(name, process, color=color, grace_seconds=grace_seconds)
+        return cls(name, process, color=color, grace_seconds=grace_seconds, is_launcher=is_launcher)
 
     async def wait(self) -> None:
         """Wait until the child has ended and its last lines are told."""
@@ -109,8 +134,9 @@ class Child:
         return is_ended
 
     def _terminate(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it ended just now
-            self.process.terminate()
+        for pid in (self._is_launcher and _children_of(self.process.pid)) or [self.process.pid]:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.kill(pid, signal.SIGTERM)
 
     async def _relay(self, reader: asyncio.StreamReader, tell: Callable[[str], None]) -> None:
         pending = b""
@@ -132,6 +158,14 @@ class Child:
 
     def _tell(self, line: str, *, is_error: bool) -> None:
         typer.echo(f"{self._prefix} {line}", err=is_error)
+
+
+def _children_of(pid: int) -> list[int]:
+    """Return the process ids of a process's children; none where it has none or is gone."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
 
 
 async def _later(event: asyncio.Event, seconds: float) -> None:

@@ -20,6 +20,8 @@ from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
 
 WORKER_GRACE_SECONDS = 10.0
+LAUNCHER_GRACE_SECONDS = 30.0
+"""What torchrun gets beyond that, when its ranks have ended."""
 AFTER_DRAIN_SECONDS = 5.0
 """What the scheduler gets beyond the drain, to end its own processes."""
 
@@ -94,10 +96,12 @@ def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
 
 async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
     """Start the worker, then the scheduler; return what is served where, once it is ready."""
+    is_launcher = flags.tensor_parallel_size > 1
     worker = await children.start(
         WORKER,
         partial(worker_command, flags, python=sys.executable),
-        grace_seconds=WORKER_GRACE_SECONDS,
+        grace_seconds=WORKER_GRACE_SECONDS + is_launcher * LAUNCHER_GRACE_SECONDS,
+        is_launcher=is_launcher,
     )
     worker_address = await worker.address
     scheduler = await children.start(

@@ -24,6 +24,10 @@ class ServeFlags:
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 50051
     device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=_WORKER)] = "cpu"
+    tensor_parallel_size: Annotated[
+        int,
+        typer.Option(min=1, help="GPUs, or processes, that share the model.", rich_help_panel=_WORKER),
+    ] = 1
     worker_port: Annotated[
         int, typer.Option(help="Port of the worker; 0 picks a free one.", rich_help_panel=_WORKER)
     ] = 0

@@ -46,7 +46,15 @@ def worker_command(flags: ServeFlags, port: int | None = None, *, python: str) -
     own = ["--model", flags.model, "--host", "127.0.0.1", "--port", str(port)]
     if flags.worker_metrics_port is not None:
         own += ["--metrics-port", str(flags.worker_metrics_port)]
-    return (python, "-u", "-m", "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
+    return (python, "-u", "-m", *_ranks(flags), "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
+
+
+def _ranks(flags: ServeFlags) -> tuple[str, ...]:
+    """Return what has torchrun start the worker's ranks on this machine; nothing for one."""
+    if flags.tensor_parallel_size == 1:
+        return ()
+    size = str(flags.tensor_parallel_size)
+    return ("torch.distributed.run", "--standalone", "--nproc-per-node", size, "-m")
 
 
 def scheduler_command(

@@ -1,0 +1,113 @@
+"""Worker groups as users start them, with torchrun and with stepwire serve, through deaths of their ranks."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from stepwire_client import StepwireClient
+
+from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
+from tests.e2e.greedy_streams import ids_of_one_rank, quiet_port, start_streams, tokens_of
+from tools.services import Service, running
+
+TORCHRUN = "torch.distributed.run"
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
+]
+
+
+def ranks_of(torchrun: Service, num_ranks: int, limit_seconds: float = 60.0) -> list[int]:
+    """Wait until torchrun has so many ranks; return their process ids, by rank."""
+    pid, deadline = torchrun.process.pid, time.monotonic() + limit_seconds
+    children = Path(f"/proc/{pid}/task/{pid}/children")
+    while len(ranks := sorted(int(child) for child in children.read_text().split())) != num_ranks:
+        assert time.monotonic() < deadline, f"torchrun has the children {ranks}"
+        time.sleep(0.05)
+    return ranks
+
+
+@contextmanager
+def scheduler_of(model_folder: Path, worker_address: str) -> Iterator[StepwireClient]:
+    """Run a scheduler for a worker; yield a client."""
+    flags = ("--model", str(model_folder), "--port", "0", "--worker", worker_address, "--check-invariants")
+    with running("scheduler_svc", *flags) as scheduler, StepwireClient(scheduler.address()) as client:
+        yield client
+        wait_until_idle(client)
+
+
+@contextmanager
+def torchrun_of(*flags: str) -> Iterator[Service]:
+    """Run torchrun; in the end its ranks are ended, then it."""
+    service = Service.start(TORCHRUN, *flags)
+    try:
+        yield service
+    finally:
+        service.process.send_signal(signal.SIGTERM)
+        service.process.wait(60)
+
+
+def test_four_ranks_through_many_deaths(checkpoint_folder: Callable[[str], Path]) -> None:
+    folder = checkpoint_folder("qwen3_tiny")  # 2 KV heads: each is on two ranks
+    expected = ids_of_one_rank(folder)
+    launch = ("--standalone", "--nproc-per-node", "4", "--max-restarts", "100", "-m", "worker_svc")
+    worker_flags = ("--model", str(folder), "--port", str(quiet_port(1)), *WORKER_FLAGS)
+    with (
+        torchrun_of(*launch, *worker_flags, "--silence-limit-seconds", "3") as torchrun,
+        scheduler_of(folder, torchrun.address()) as client,
+    ):
+        assert tokens_of(start_streams(client)) == expected
+        for number, how in enumerate([signal.SIGKILL] * 4 + [signal.SIGSTOP] * 4):
+            streams = start_streams(client)
+            os.kill(ranks_of(torchrun, 4)[number % 4], how)
+            assert tokens_of(streams) == expected
+        (worker,) = client.server_state().workers
+        assert worker.num_epochs_lost == 8
+
+
+def test_two_hosts(model_folder: Path) -> None:
+    expected = ids_of_one_rank(model_folder)
+    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{quiet_port(2)}")
+    launch = (*meeting, "--nproc-per-node", "1", "--max-restarts", "100", "-m", "worker_svc")
+    worker_flags = ("--model", str(model_folder), "--port", str(quiet_port(3)), *WORKER_FLAGS)
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(torchrun_of(*launch, *worker_flags)) for _ in range(2)]
+        deadline = time.monotonic() + 120
+        while not (leading := [host for host in hosts if "listening" in "".join(host.lines)]):
+            assert time.monotonic() < deadline, "\n".join("".join(host.lines) for host in hosts)
+            time.sleep(0.1)
+        with scheduler_of(model_folder, leading[0].address()) as client:
+            assert tokens_of(start_streams(client)) == expected
+            for host in hosts:
+                streams = start_streams(client)
+                os.kill(ranks_of(host, 1)[0], signal.SIGKILL)
+                assert tokens_of(streams) == expected
+
+
+def test_stepwire_serve_starts_a_group_again_that_lost_a_rank(model_folder: Path) -> None:
+    expected = ids_of_one_rank(model_folder)
+    flags = ("--model", str(model_folder), "--port", "0", "--tensor-parallel-size", "2", "--num-blocks", "64")
+    with running("stepwire_cli", "serve", *flags) as serve:
+        address = serve.wait_for("Stepwire serves").split()[-1]
+        with StepwireClient(address) as client:
+            assert tokens_of(start_streams(client)) == expected
+            streams = start_streams(client)
+            os.kill(_rank_1(serve.process.pid), signal.SIGKILL)
+            assert tokens_of(streams) == expected
+            wait_until_idle(client)
+        serve.wait_for("starting it again (restart 1 of 5 within a minute)")
+    assert serve.process.returncode == 0
+
+
+def _rank_1(serve_pid: int) -> int:
+    """Find the second rank: a child of the child that torchrun is."""
+    for child in Path(f"/proc/{serve_pid}/task/{serve_pid}/children").read_text().split():
+        if TORCHRUN in Path(f"/proc/{child}/cmdline").read_text():
+            return sorted(map(int, Path(f"/proc/{child}/task/{child}/children").read_text().split()))[1]
+    raise AssertionError("torchrun does not run")
