@@ -39,6 +39,10 @@ class SharedVocabulary:
         """Refuse what an exchange would round."""
         assert self.num_ids <= MAX_TOKEN_IDS
 
+    def num_own_ids(self, logits_RV: torch.Tensor) -> int:
+        """Tell how many columns of this rank's logits are no padding."""
+        return min(logits_RV.shape[1], self.num_ids - self.first_id)
+
     def gather(self, logits_RV: torch.Tensor) -> torch.Tensor:
         """Return the logits of all token ids, without padding."""
         gathered_GRV = self.all_gather(logits_RV.contiguous())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from kernels.attention_backend import LaneAttentionBackend
+from kernels.embed_rows import embed_rows
 from kernels.qkv_rows import QkvRows
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
@@ -88,6 +89,8 @@ class FusedDecoder:
             max_position: most positions of one request.
         """
         self.config = model.config
+        """Of what this rank holds."""
+        self._ranks, self._vocabulary = model.ranks, model.share.vocabulary
         self._embedding_VE = model.embedding.weight
         self._layers = tuple(_fused_layer(layer) for layer in model.layers)  # type: ignore[arg-type]
         self._norm_E = model.norm.weight
@@ -109,19 +112,23 @@ class FusedDecoder:
         return self._memory.normed_TE[:num_tokens]
 
     def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, out_TV: torch.Tensor) -> None:
-        """Run all layers, and write the logits of every token in the model's dtype."""
+        """Run all layers, and write the logits of every token in the model's dtype.
+
+        A rank of a shared model gives those of its token ids; what it gives for padding means nothing.
+        """
         stream = self._run_layers(step, kv_caches)
         way = self._head.way(len(out_TV), ROW_LIMITS.head)
         stream.project(self._norm_E, self._head, out_TO=out_TV, way=way)
 
     def compute_logits(self, hidden_RE: torch.Tensor, out_RV: torch.Tensor) -> None:
-        """Write the logits of these rows, in the model's dtype."""
+        """Write the logits of these rows, as decode does."""
         self._head(hidden_RE, out_RV)
 
     def _run_layers(self, step: FusedStep, kv_caches: tuple[KvCache, ...]) -> ResidualStream:
         num_tokens = len(step.input_ids_T)
-        stream = ResidualStream(self._memory.first(num_tokens), eps=self.config.rms_norm_eps)
-        torch.index_select(self._embedding_VE, 0, step.input_ids_T, out=stream.work.residual_TE)
+        work = self._memory.first(num_tokens)
+        self._embed(step.input_ids_T, work.residual_TE)
+        stream = ResidualStream(work, ranks=self._ranks, eps=self.config.rms_norm_eps)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
             self._attention(layer, step, cache=cache, stream=stream)
             way = layer.gate_up.way(num_tokens, ROW_LIMITS.gate_up)
@@ -129,6 +136,17 @@ class FusedDecoder:
             way = layer.down.way(num_tokens, ROW_LIMITS.down)
             stream.add(layer.down, stream.work.gated_TF, way=way)
         return stream
+
+    def _embed(self, input_ids_T: torch.Tensor, out_TE: torch.Tensor) -> None:
+        """Write the tokens' embeddings."""
+        if self._ranks.size == 1:
+            torch.index_select(self._embedding_VE, 0, input_ids_T, out=out_TE)
+            return
+        vocabulary = self._vocabulary
+        embed_rows(
+            input_ids_T, self._embedding_VE, out_TE, first_id=vocabulary.start, num_ids=len(vocabulary)
+        )
+        self._ranks.all_reduce(out_TE)
 
     def _attention(
         self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream

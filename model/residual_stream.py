@@ -1,7 +1,9 @@
 """The residual stream of a fused forward pass: projections read it normalized, and add to it.
 
 cuBLAS adds where it projects; up to some hundreds of rows go through kernels that do norm, projection and
-gate or sum at once. Knows nothing about layers or attention.
+gate or sum at once. Where several ranks share the model, the first adds its projection to the residual, the
+others leave the bare projection, and the sum over all ranks is the next residual: one message, and no kernel
+more. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
 head dim, F intermediate, G = 2 * F, J sums of squares of a row.
@@ -19,6 +21,7 @@ from kernels.silu_mul import silu_mul
 from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
 from model.projection import Projection, Way
+from model.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,17 +74,22 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
 class ResidualStream:
     """The residual of one step. Kernels are queued in the order of the calls."""
 
-    def __init__(self, work: Workspace, *, eps: float) -> None:
-        """Take memory whose residual is filled."""
+    def __init__(self, work: Workspace, *, ranks: Ranks, eps: float) -> None:
+        """Take memory whose residual is filled, on all ranks."""
         self.work = work
+        self._ranks = ranks
         self._eps = eps
+        self._is_after_kernel = ranks.size == 1
+        """Whether the next kernel may start early: none may behind a communication, which others launch."""
         self._has_squares = False
         """Whether the sums of squares are the residual's."""
 
     def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
         """Return the normalized residual."""
-        work = self.work
-        return add_rms_norm(work.residual_TE, None, norm_E, self._eps, out=work.normed_TE, is_dependent=True)
+        work, is_dependent = self.work, self._take_dependence()
+        return add_rms_norm(
+            work.residual_TE, None, norm_E, self._eps, out=work.normed_TE, is_dependent=is_dependent
+        )
 
     def project(
         self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, way: Way
@@ -91,14 +99,15 @@ class ResidualStream:
             projection(self.normed(norm_E), out_TO)
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
+        norm = self._norm(norm_E, projection, way)
         kernels.norm_linear(
             self.work.residual_TE,
             weight_OI=projection.weight_OI,
             eps=self._eps,
             out=out_TO,
             bias_O=projection.bias_O,
-            is_dependent=True,
-            **self._norm(norm_E, projection, way),
+            is_dependent=self._take_dependence(),
+            **norm,
         )
 
     def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, way: Way) -> None:
@@ -109,16 +118,45 @@ class ResidualStream:
             silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
+        norm = self._norm(norm_E, gate_up, way)
         kernels.norm_gate_up_silu(
             work.residual_TE,
             weight_XI=gate_up.weight_OI,
             eps=self._eps,
             out=work.gated_TF,
-            is_dependent=True,
-            **self._norm(norm_E, gate_up, way),
+            is_dependent=self._take_dependence(),
+            **norm,
         )
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
+        """Add the projection of x, of all ranks' x, to the residual."""
+        if self._ranks.rank == 0:
+            self._add(projection, x_TI, way=way)
+        else:
+            self._leave(projection, x_TI, way=way)
+        if self._ranks.size > 1:
+            self._ranks.all_reduce(self.work.residual_TE)
+            self._has_squares = self._is_after_kernel = False
+
+    def _leave(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
+        """Write the projection of x where the residual was."""
+        residual_TE, weight_OI, bias_O = self.work.residual_TE, projection.weight_OI, projection.bias_O
+        if way is Way.CUBLAS:
+            projection(x_TI, residual_TE)
+            return
+        kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
+        kernels.norm_linear(
+            x_TI,
+            None,
+            weight_OI,
+            self._eps,
+            out=residual_TE,
+            bias_O=bias_O,
+            is_normed=False,
+            is_dependent=True,
+        )
+
+    def _add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x to the residual."""
         residual_TE, weight_OI, bias_O = self.work.residual_TE, projection.weight_OI, projection.bias_O
         self._has_squares = way is Way.TILED
@@ -139,12 +177,18 @@ class ResidualStream:
                 residual_TE.add_(bias_O)
             torch.addmm(residual_TE, x_TI, projection.weight_IO, out=residual_TE)
 
+    def _take_dependence(self) -> bool:
+        """Tell whether the kernel launched now may start early; one behind it may."""
+        is_after_kernel, self._is_after_kernel = self._is_after_kernel, True
+        return is_after_kernel
+
     def _norm(self, norm_E: torch.Tensor, projection: Projection, way: Way) -> dict[str, Any]:
         """Return how a kernel is to apply the norm."""
         squares: dict[str, Any] = {}
         if way is Way.TILED:
             squares["squares_RJ"] = self.work.squares_TJ
             if not self._has_squares:
-                sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=True)
+                is_dependent = self._take_dependence()
+                sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=is_dependent)
             self._has_squares = True
         return {"norm_weight_I": None if projection.has_norm else norm_E, "is_normed": True, **squares}

@@ -1,6 +1,6 @@
 """Ranks that are threads of one process: what needs several of them is tested without starting processes.
 
-Knows nothing about what ranks compute.
+One computes at a time: Triton's interpreter has no state for several. Knows nothing about what they compute.
 """
 
 import threading
@@ -38,16 +38,25 @@ class Meeting:
         """Numbers that each rank gave away so far."""
         self._tensors: list[torch.Tensor] = [torch.empty(0)] * size
         self._barrier = threading.Barrier(size, timeout=LIMIT_SECONDS)
+        self.turn = threading.Lock()
+        """Held by the rank that computes."""
 
     def exchange(self, rank: int, x: torch.Tensor) -> list[torch.Tensor]:
         self._tensors[rank] = x.clone()
         if rank == 0:
             self.num_exchanged += x.numel()
-        self._barrier.wait()
+        self._wait()
         everyones = list(self._tensors)
         # Nobody leaves the next one before all have taken these.
-        self._barrier.wait()
+        self._wait()
         return everyones
+
+    def _wait(self) -> None:
+        self.turn.release()
+        try:
+            self._barrier.wait()
+        finally:
+            self.turn.acquire()
 
     def abort(self) -> None:
         """Let no rank wait for one that failed."""
@@ -63,11 +72,12 @@ def run_in_meeting(meeting: Meeting, work: Callable[[ThreadRank], Result]) -> li
     """Do what run_ranks does, with an account of what was exchanged."""
 
     def run(rank: int) -> Result:
-        try:
-            return work(ThreadRank(rank, meeting))
-        except BaseException:
-            meeting.abort()
-            raise
+        with meeting.turn:
+            try:
+                return work(ThreadRank(rank, meeting))
+            except BaseException:
+                meeting.abort()
+                raise
 
     with ThreadPoolExecutor(meeting.size) as pool:
         futures = [pool.submit(run, rank) for rank in range(meeting.size)]

@@ -21,6 +21,8 @@ from kernels.sampler_tables import (
     allocate_lane_words,
     allocate_sampler_workspace,
 )
+from kernels.shared_argmax import sample_greedy_shared
+from kernels.shared_sample import SharedVocabulary
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.step import Admission
@@ -29,17 +31,23 @@ from worker_svc.runner.row_writer import RowWrite, RowWriter
 
 
 class DeviceSampler:
-    """Draws one token a row and writes it to the lane's tokens."""
+    """Draws one token a row and writes it to the lane's tokens.
+
+    Where ranks share the model, greedy rows need a value and an id of each rank; for others each rank gathers
+    all logits, in the model's dtype, and draws by itself: the same token, as everything is the same.
+    """
 
     def __init__(
         self,
         limits: TableLimits,
         token_pool_LP: torch.Tensor,
         *,
+        vocabulary: SharedVocabulary | None = None,
         upload: PackedUpload,
         writer: RowWriter,
         device: torch.device,
     ) -> None:
+        self._vocabulary = vocabulary
         self._words_CL = allocate_lane_words(limits.max_num_seqs, device)
         self._tables = allocate_lane_sampling(limits.max_num_seqs, device, self._words_CL)
         self._token_pool_LP = token_pool_LP
@@ -77,12 +85,26 @@ class DeviceSampler:
         """Queue the drawing of a token a row.
 
         Args:
-            logits_RV: the model's own; left as they are.
+            logits_RV: the model's own, or this rank's of them; left as they are.
             lanes_R: int32; a row of a negative lane is padding.
             positions_R: int32: absolute position of the row's last known token.
             flavour: of the most demanding row.
             out_R: int32, written.
         """
+        vocabulary = self._vocabulary
+        if vocabulary is not None:
+            if flavour == SamplingFlavour.GREEDY:
+                sample_greedy_shared(
+                    logits_RV[:, : vocabulary.num_own_ids(logits_RV)],
+                    lanes_R,
+                    positions_R,
+                    self._token_pool_LP,
+                    out_R,
+                    first_id=vocabulary.first_id,
+                    all_gather=vocabulary.all_gather,
+                )
+                return
+            logits_RV = vocabulary.gather(logits_RV)
         num_rows, is_full = len(logits_RV), flavour == SamplingFlavour.FULL
         sample_decode(
             logits_RV,

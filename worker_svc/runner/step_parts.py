@@ -41,7 +41,7 @@ class StepParts:
     group: int
     """Query heads a KV head."""
     logits_RV: torch.Tensor
-    """Of as many rows as a step can sample."""
+    """Of as many rows as a step can sample, and of this rank's token ids."""
     token_ids_R: torch.Tensor
     """int32: what the last step sampled."""
 
@@ -65,7 +65,14 @@ def make_step_parts(
         ),
         kv_caches=kv_caches,
         tables=tables,
-        sampler=DeviceSampler(limits, tables.token_pool_LP, upload=upload, writer=writer, device=device),
+        sampler=DeviceSampler(
+            limits,
+            tables.token_pool_LP,
+            vocabulary=model.shared_vocabulary,
+            upload=upload,
+            writer=writer,
+            device=device,
+        ),
         ring=ring,
         upload=upload,
         limits=limits,
@@ -76,7 +83,7 @@ def make_step_parts(
             workspace=_attention_workspace(limits, kv_caches[0][0], num_heads=model.config.num_heads),
         ),
         group=model.config.num_heads // model.config.num_kv_heads,
-        logits_RV=model.embedding.weight.new_empty((max_rows, limits.vocab_size)),
+        logits_RV=model.embedding.weight.new_empty((max_rows, model.config.vocab_size)),
         token_ids_R=torch.zeros(max_rows, dtype=torch.int32, device=device),
     )
 

@@ -1,0 +1,99 @@
+"""The GPU runner of a model that three ranks share, in Triton's interpreter: the tokens of one whole model.
+
+Three query heads, one KV head that each rank holds, a vocabulary that needs padding. float32, and few steps:
+the interpreter takes milliseconds a program.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernels.attention_backend import make_attention_backend
+from model.config import read_model_config
+from model.load import MODEL_CLASSES
+from model.ranks import Ranks
+from model.weights import load_weights
+from tests.thread_ranks import run_ranks
+from tests.worker_steps import admission, int32, sampling, step
+from worker_svc.batch.checks import TableLimits
+from worker_svc.runner.kv_cache import allocate_kv_caches
+from worker_svc.runner.model_runner import EagerModelRunner
+from worker_svc.runner.step_executor import StepExecutor
+from worker_svc.runner.token_pool import TokenPool
+
+BLOCK_SIZE = 16
+LIMITS = TableLimits(
+    block_size=BLOCK_SIZE,
+    num_blocks=4,
+    max_num_seqs=2,
+    max_num_batched_tokens=16,
+    max_model_len=BLOCK_SIZE,
+    vocab_size=320,
+)
+SEEDED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 5}
+
+
+def make_executor(folder: Path, ranks: Ranks | None) -> StepExecutor:
+    """Return a fused runner's executor for a rank, and a plain one for the whole model."""
+    from worker_svc.runner.fused_runner import FusedModelRunner  # noqa: PLC0415
+    from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
+
+    config, cpu = read_model_config(folder), torch.device("cpu")
+    # Not by load_model: it packs weights for CPUs.
+    model = MODEL_CLASSES[config.architecture](config, ranks=ranks, dtype=torch.float32)
+    load_weights(model, folder)
+    caches = allocate_kv_caches(
+        model.config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=torch.float32, device=cpu
+    )
+    if ranks is not None:
+        parts = make_step_parts(model, LIMITS, kv_caches=caches, device=cpu)
+        return StepExecutor(LIMITS, FusedModelRunner(parts, batch_sizes=(1, 2), has_graphs=False))
+    pool, backend = TokenPool(2, BLOCK_SIZE, device=cpu), make_attention_backend("torch")
+    return StepExecutor(LIMITS, EagerModelRunner(model, pool, kv_caches=caches, backend=backend, device=cpu))
+
+
+def run(executor: StepExecutor) -> list[list[int]]:
+    """Run a prefill of a greedy lane and decode it; then a sampling lane beside it."""
+    executor.start_epoch()
+    first, second = (
+        admission(
+            lane,
+            token_ids=int32(prompt),
+            num_prompt_tokens=len(prompt),
+            block_ids=[lane + 1],
+            max_total_tokens=BLOCK_SIZE,
+            sampling=sampling(**params),
+        )
+        for lane, prompt, params in ((0, [5, 300, 110, 17], {}), (1, [250, 7], SEEDED))
+    )
+    steps = (
+        step(1, [(0, 4, True)], admissions=(first,)),
+        step(2, [(0, 1, True)]),
+        step(3, [(0, 1, True), (1, 2, True)], admissions=(second,)),
+        step(4, [(0, 1, True), (1, 1, True)]),
+    )
+    return [executor.launch(one).finish().sampled.token_ids.tolist() for one in steps]
+
+
+def test_ranks_give_the_tokens_of_a_whole_model(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from model import fused_decoder  # noqa: PLC0415
+    from model.projection import MostRows  # noqa: PLC0415
+
+    # One row, two rows and more of them go through other kernels: down's pass all three ways.
+    cublas = MostRows(few_rows=0, tiled=0)
+    ways = dict.fromkeys(("qkv", "gate_up", "head"), cublas)
+    ways |= {"output": MostRows(few_rows=1, tiled=1), "down": MostRows(few_rows=1, tiled=2)}
+    monkeypatch.setattr(fused_decoder, "ROW_LIMITS", fused_decoder.RowLimits(**ways))
+    folder = checkpoint_folder("qwen3_one_layer")
+    expected = run(make_executor(folder, None))
+
+    def run_rank(rank: Ranks) -> list[list[int]]:
+        return run(make_executor(folder, rank))
+
+    assert run_ranks(3, run_rank) == [expected] * 3
+    assert len({token for tokens in expected for token in tokens}) > 3
