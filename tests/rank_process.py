@@ -21,11 +21,11 @@ from model.forward_context import ForwardContext
 from model.load import load_model
 from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.config import WorkerConfig
+from worker_svc.runner.executor import Executor
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load import load_worker
-from worker_svc.runner.step_executor import StepExecutor
-from worker_svc.tp.communicator import make_ranks
 from worker_svc.tp.group import TpGroup
+from worker_svc.tp.model_ranks import make_ranks
 
 SIZES = (4, 2, 1)
 NUM_PROMPT_TOKENS = 20
@@ -84,7 +84,7 @@ def compute(folder: Path, group: TpGroup) -> RankResult:
 def compute_logits(folder: Path, group: TpGroup) -> tuple[torch.Tensor, tuple[int, ...]]:
     """Return the logits of every token of a prompt, and the shape of a layer's keys."""
     whole = read_model_config(folder)
-    model = load_model(folder, whole, device="cpu", dtype=torch.float32, ranks=make_ranks(group.size))
+    model = load_model(folder, whole, device="cpu", dtype=torch.float32, ranks=make_ranks(group))
     caches = allocate_kv_caches(
         model.config, 2, block_size=BLOCK_SIZE, dtype=torch.float32, device=torch.device("cpu")
     )
@@ -109,9 +109,7 @@ def compute_logits(folder: Path, group: TpGroup) -> tuple[torch.Tensor, tuple[in
     return logits_TV.clone(), tuple(caches[0][0].shape)
 
 
-def run_lanes(
-    executor: StepExecutor, lanes: tuple[dict[str, Any], ...]
-) -> list[tuple[list[int], list[float]]]:
+def run_lanes(executor: Executor, lanes: tuple[dict[str, Any], ...]) -> list[tuple[list[int], list[float]]]:
     """Run a prompt on each lane, then decode; return each step's tokens and log-probabilities."""
     executor.start_epoch()
     prompts = [list(range(3 + 17 * lane, 10 + 19 * lane)) for lane in range(len(lanes))]
@@ -134,7 +132,7 @@ def run_lanes(
     )
     results = []
     for one in itertools.chain((prefill,), decodes):
-        sampled = executor.launch(one).finish().sampled
+        sampled = executor.finish(executor.launch(one)).sampled
         values = [] if sampled.logprobs is None else sampled.logprobs.values.tolist()
         results.append((sampled.token_ids.tolist(), values))
     return results

@@ -17,8 +17,8 @@ from worker_svc.batch.checks import TableLimits
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError
 from worker_svc.runner.memory import choose_max_model_len, kv_bytes_per_block
-from worker_svc.tp.communicator import make_ranks
 from worker_svc.tp.group import TpGroup
+from worker_svc.tp.model_ranks import make_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
         folder=folder,
         model=model,
         share=share,
-        ranks=make_ranks(group.size),
+        ranks=make_ranks(group),
         attention_backend=attention_backend,
         device=_device(config, group),
         dtype=dtype,

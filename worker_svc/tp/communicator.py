@@ -1,13 +1,10 @@
 """The ranks of a worker group as a model sees them, over torch.distributed: gloo on CPUs, NCCL on GPUs.
 
-Who starts a rank joins the default process group, then loads the worker, which makes its ranks here.
-Knows nothing about models or steps.
+The default process group has been joined before. Knows nothing about models or steps.
 """
 
 import torch
 from torch import distributed
-
-from model.ranks import OneRank, Ranks
 
 # Its name until torch 2.12.
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -28,11 +25,3 @@ class DistributedRanks:
         gathered = x.new_empty((self.size * len(x), *x.shape[1:]))
         _all_gather(gathered, x)
         return gathered.view(self.size, *x.shape)
-
-
-def make_ranks(size: int) -> Ranks:
-    """Return the ranks of a group of this size, which the default process group is where it is above 1."""
-    if size == 1:
-        return OneRank()
-    assert distributed.get_world_size() == size, "the process group is another"
-    return DistributedRanks()
