@@ -69,7 +69,7 @@ def start_load(load: Load, counts: Counts) -> SpawnProcess:
 
 
 def start_flood(load: Load) -> tuple[SpawnProcess, Connection]:
-    """Prepare a flood; send anything to open it, receive the time of its start, then that of its end."""
+    """Prepare a flood; send anything to open it, receive the time of its start, then its end and messages."""
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_run_in_loop, args=(_flood, load, theirs), daemon=True)
     process.start()
@@ -211,13 +211,16 @@ async def _flood(load: Load, connection: Connection) -> None:
     connection.recv()
     connection.send(time.monotonic())
     calls = [stubs[index % len(stubs)].Generate(request) for index, request in enumerate(requests)]
-    await asyncio.gather(*map(_drain, calls))
-    connection.send(time.monotonic())
+    num_messages = sum(await asyncio.gather(*map(_drain, calls)))
+    connection.send((time.monotonic(), num_messages))
 
 
-async def _drain(call: Any) -> None:
-    final = None
+async def _drain(call: Any) -> int:
+    """Read a stream to its end; return how many messages it had."""
+    final, num_messages = None, 0
     async for message in call:
         final = message
+        num_messages += 1
     assert final is not None
     assert final.HasField("final")
+    return num_messages

@@ -104,7 +104,8 @@ def measure_flood(bench: Bench) -> None:
         f"(goal: {1000 * GOAL_STATE_SECONDS:.0f} ms)"
     )
     print("  CPU seconds until then:", ", ".join(f"{name} {spent:.2f}" for name, spent in cpu.items()))
-    print(f"  all ended after {connection.recv() - start:.2f} s", flush=True)
+    end, num_messages = connection.recv()
+    print(f"  all ended after {end - start:.2f} s, told in {num_messages:,} messages", flush=True)
     process.join()
 
 

@@ -4,6 +4,8 @@ Fills in defaults of unset fields on the way in. Knows nothing about limits (req
 about the engine's messages (engine_convert.py) or about how messages travel.
 """
 
+from typing import Any
+
 import numpy as np
 from stepwire.v1 import generation_service_pb2, types_pb2
 
@@ -26,16 +28,6 @@ from scheduler_svc.frontend.values import (
     Told,
 )
 
-_OPTIONAL_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-)
 _FINISH_REASONS = {
     FinishReason.STOP_TOKEN: types_pb2.FINISH_REASON_STOP,
     FinishReason.STOP_STRING: types_pb2.FINISH_REASON_STOP,
@@ -153,8 +145,11 @@ def _read_chat(message: types_pb2.ChatInput) -> ChatInput:
 
 
 def _read_sampling(message: types_pb2.SamplingParams) -> AskedSampling:
-    given = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}
-    return AskedSampling(**given, logit_bias=tuple(message.logit_bias.items()))
+    # All fields but the map are optional and named as ours: those that were set are listed.
+    given: dict[str, Any] = {field.name: value for field, value in message.ListFields()}
+    if "logit_bias" in given:
+        given["logit_bias"] = tuple(given["logit_bias"].items())
+    return AskedSampling(**given)
 
 
 def _read_stop(message: types_pb2.StopParams) -> AskedStop:

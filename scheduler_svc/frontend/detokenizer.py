@@ -8,6 +8,7 @@ of all ids at once. Knows nothing about requests, stop strings or the event loop
 import codecs
 import json
 import re
+from contextlib import suppress
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer
@@ -24,6 +25,9 @@ class Detokenizer(Protocol):
 
     def push(self, token_id: int) -> str:
         """Take one more token; return the text that is now certain."""
+
+    def push_all(self, token_ids: list[int]) -> str:
+        """Take more tokens; return the text that is now certain."""
 
     def flush(self) -> str:
         """Return what is left at the end: a half character becomes U+FFFD."""
@@ -85,6 +89,13 @@ class ByteLevelDetokenizer:
         self._is_inside_character = bool(self._decoder.getstate()[0])
         return text
 
+    def push_all(self, token_ids: list[int]) -> str:
+        """Take more tokens; return the text that is now certain."""
+        if not self._is_inside_character:
+            with suppress(TypeError):  # bytes among them, which go the longer way
+                return "".join([self._pieces[token_id] for token_id in token_ids])  # type: ignore[misc]
+        return "".join(map(self.push, token_ids))
+
     def flush(self) -> str:
         """Return what is left at the end: a half character becomes U+FFFD."""
         self._is_inside_character = False
@@ -120,6 +131,10 @@ class AnchoredDetokenizer:
         text = self.flush() + self._added_text(token_id)
         self._anchor = [token_id]
         return text
+
+    def push_all(self, token_ids: list[int]) -> str:
+        """Take more tokens; return the text that is now certain."""
+        return "".join(map(self.push, token_ids))
 
     def flush(self) -> str:
         """Return what is left at the end: a half character becomes U+FFFD."""

@@ -62,7 +62,8 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
     asked, tenant = checked.asked, checked.tenant
     num_logprobs = asked.output.num_logprobs
     sampling = _write_sampling(asked.sampling)
-    sampling.stop_token_ids = np.array(checked.stop_token_ids, "<i4").tobytes()
+    if checked.stop_token_ids:
+        sampling.stop_token_ids = np.array(checked.stop_token_ids, "<i4").tobytes()
     sampling.min_tokens = asked.stop.min_tokens
     sampling.num_logprobs_plus_one = 0 if num_logprobs is None else num_logprobs + 1
     return pb.NewRequest(
@@ -170,7 +171,7 @@ def read_logprobs(outputs: pb.StepOutputs) -> list[TokenLogprobs | None]:
 
 
 def _write_sampling(sampling: AskedSampling) -> worker_service_pb2.LaneSampling:
-    return worker_service_pb2.LaneSampling(
+    message = worker_service_pb2.LaneSampling(
         temperature=sampling.temperature,
         top_k=sampling.top_k,
         top_p=sampling.top_p,
@@ -179,6 +180,8 @@ def _write_sampling(sampling: AskedSampling) -> worker_service_pb2.LaneSampling:
         presence_penalty=sampling.presence_penalty,
         frequency_penalty=sampling.frequency_penalty,
         repetition_penalty=sampling.repetition_penalty,
-        bias_token_ids=np.array([token_id for token_id, _ in sampling.logit_bias], "<i4").tobytes(),
-        bias_values=np.array([bias for _, bias in sampling.logit_bias], "<f4").tobytes(),
     )
+    if sampling.logit_bias:
+        message.bias_token_ids = np.array([token_id for token_id, _ in sampling.logit_bias], "<i4").tobytes()
+        message.bias_values = np.array([bias for _, bias in sampling.logit_bias], "<f4").tobytes()
+    return message

@@ -138,7 +138,7 @@ class Generator:
                 stream,
                 lambda output: attempt.tell(output, stream),
                 turns=self._turns,
-                delay_seconds=lambda: self._write_delay.seconds(len(self.open_requests)),
+                delay_seconds=self._delay_seconds,
             )
         except RequestInterruptedError as error:
             seed, num_output_tokens = attempt.checked.asked.sampling.seed, attempt.generation.num_tokens
@@ -156,6 +156,9 @@ class Generator:
         request_id = calling_tenant().scoped_request_id(request_id)
         self.open_requests.abort_early(request_id)
         self._link.abort(request_id)
+
+    def _delay_seconds(self) -> float:
+        return self._write_delay.seconds(len(self.open_requests), is_burst=self._turns.is_burst)
 
     async def _check(self, asked: AskedRequest, tenant: Tenant) -> CheckedRequest:
         limits = replace(self.model.limits(self.engine_facts), max_quota_tokens=tenant.max_num_tokens)

@@ -1,12 +1,16 @@
 """One request's way from tokens to output: detokenizer, then stop strings, then what is told.
 
 Pure and synchronous: tokens are pushed in, what gathered is taken out. Token ids flow at once even
-while their text is held back. Knows nothing about streams, clocks or protobuf.
+while their text is held back. Where no stop string is watched for, tokens become text when it is taken:
+many at once cost a third. Knows nothing about streams, clocks or protobuf.
 """
 
 from scheduler_svc.frontend.detokenizer import Detokenizer
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.values import Delta, TokenLogprobs
+
+_MAX_TEXTLESS = 256
+"""Tokens that may wait to become text, so that no one call has to turn thousands."""
 
 
 class Generation:
@@ -33,6 +37,8 @@ class Generation:
         self._min_tokens = min_tokens
         self._silent_token_ids = silent_token_ids
         self._texts: list[str] = []
+        self._textless_ids: list[int] = []
+        """Tokens whose text comes after ``_texts``; always empty where a stop string is watched for."""
         self._token_ids: list[int] = []
         self._logprobs: list[TokenLogprobs] = []
         self._num_logprob_entries = 0
@@ -63,12 +69,18 @@ class Generation:
             self._num_logprob_entries += len(logprobs.token_ids)
         if token_id in self._silent_token_ids:
             return False
-        return self._tell(self._detokenizer.push(token_id))
+        if self._matcher is not None:
+            return self._tell(self._detokenizer.push(token_id))
+        self._textless_ids.append(token_id)
+        if len(self._textless_ids) >= _MAX_TEXTLESS:
+            self._put_textless()
+        return False
 
     def close(self) -> None:
         """Tell all text that is still held back; nothing follows."""
         if self.matched_stop_string is not None:
             return
+        self._put_textless()
         is_matched = self._tell(self._detokenizer.flush())
         if self._matcher is not None and not is_matched:
             self.put_text(self._matcher.flush())
@@ -77,6 +89,7 @@ class Generation:
         """Take out what gathered since the last call; None where there is nothing."""
         if not self.has_output:
             return None
+        self._put_textless()
         delta = Delta(text="".join(self._texts), token_ids=self._token_ids, logprobs=self._logprobs)
         self.drop()
         return delta
@@ -88,8 +101,13 @@ class Generation:
 
     def drop(self) -> None:
         """Forget what waits to be taken."""
-        self._texts, self._token_ids, self._logprobs = [], [], []
+        self._texts, self._textless_ids, self._token_ids, self._logprobs = [], [], [], []
         self._num_logprob_entries = 0
+
+    def _put_textless(self) -> None:
+        if self._textless_ids:
+            self.put_text(self._detokenizer.push_all(self._textless_ids))
+            self._textless_ids = []
 
     def _tell(self, text: str) -> bool:
         if not text:

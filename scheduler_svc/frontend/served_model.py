@@ -97,11 +97,12 @@ class ServedModel:
             raise InvalidRequestError("chat is set, but the model has no chat template: send text")
         # A rendered chat holds its special tokens already.
         is_text = isinstance(prompt, TextInput)
-        token_ids = np.array(await self.tokenizer.encode_async(text, adds_special_tokens=is_text), np.int64)
+        token_ids = await self.tokenizer.encode_async(text, adds_special_tokens=is_text)
         # Folders exist whose tokenizer knows tokens that the model has no embedding for.
-        field = "text as tokens" if is_text else "chat as tokens"
-        check_token_ids(field, token_ids, vocab_size=self.config.vocab_size)
-        return text, token_ids.astype(np.int32)
+        if max(token_ids, default=0) >= self.config.vocab_size:
+            field = "text as tokens" if is_text else "chat as tokens"
+            check_token_ids(field, np.array(token_ids, np.int64), vocab_size=self.config.vocab_size)
+        return text, np.array(token_ids, np.int32)
 
     async def detokenize(self, token_ids: Int64Array, *, skips_special_tokens: bool) -> str:
         """Turn token ids into text.

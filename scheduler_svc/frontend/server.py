@@ -16,6 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from stepwire.v1 import generation_service_pb2, generation_service_pb2_grpc
 
+from scheduler_svc.collecting import collect_garbage_rarely
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import RequestInterruptedError
 from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
@@ -69,6 +70,7 @@ def run_frontend(
     """
     model = ServedModel.load(config)
     meter = FrontendMeter.on_board(metrics_folder, frontend_index=frontend_index)
+    collect_garbage_rarely()
 
     async def serve_until_stopped() -> None:
         stop = asyncio.Event()

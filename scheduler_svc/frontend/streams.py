@@ -3,13 +3,14 @@
 Tokens come in one by one and leave as one message for all that gathered. Past its bound the buffer
 ends the request: a client that does not read costs nobody else. The first output is written at
 once; after each write a stream waits a delay of its own, so that many streams share a core without
-a common tick. Knows nothing about gRPC, protobuf or the engine's socket.
+a common tick; its end is not delayed. Knows nothing about gRPC, protobuf or the engine's socket.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import SlowConsumerError, StepwireError
@@ -60,6 +61,8 @@ class RequestStream:
         self._status: RequestStatus | None = None
         """The last one that the client does not know of."""
         self._waiter: asyncio.Future[None] | None = None
+        self.on_end: Callable[[], None] | None = None
+        """Called when nothing more will come in."""
 
     @property
     def is_ended(self) -> bool:
@@ -94,8 +97,10 @@ class RequestStream:
         if num_pending <= self._max_pending:
             return None
         self._generation.drop()
-        self._error = SlowConsumerError(
-            f"the client does not read: {num_pending} tokens wait, but at most {self._max_pending} may"
+        self.failed(
+            SlowConsumerError(
+                f"the client does not read: {num_pending} tokens wait, but at most {self._max_pending} may"
+            )
         )
         return Verdict(reason=FinishReason.SLOW_CONSUMER)
 
@@ -113,7 +118,7 @@ class RequestStream:
         """End with an error, after what waits already."""
         assert not self.is_ended, "a request ends once"
         self._error = error
-        self._notify()
+        self._notify_end()
 
     @property
     def has_output(self) -> bool:
@@ -150,6 +155,11 @@ class RequestStream:
                 self._waiter.set_result(None)
             self._waiter = None
 
+    def _notify_end(self) -> None:
+        self._notify()
+        if self.on_end is not None:
+            self.on_end()
+
     def _finish(self, reason: FinishReason, matched_stop_token_id: int | None) -> None:
         self._final = Final(
             reason=reason,
@@ -162,7 +172,7 @@ class RequestStream:
             first_token_time_ns=self._first_token_time_ns,
             total_time_ns=self._clock_ns() - self._arrival_ns,
         )
-        self._notify()
+        self._notify_end()
 
 
 async def deliver(
@@ -187,4 +197,7 @@ async def deliver(
             return output
         seconds = delay_seconds()
         if seconds and not stream.is_ended:
-            await turns.rest(seconds)
+            turn = turns.rest(seconds)
+            stream.on_end = partial(turns.end_rest, turn)
+            await turn
+            stream.on_end = None

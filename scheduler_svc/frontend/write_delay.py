@@ -1,17 +1,20 @@
-"""How long a stream gathers output after each write: nothing where streams are few, else up to 20 ms.
+"""How long a stream gathers output after each write: nothing where streams are few, 20 ms where 256 are open.
 
-Streams count that are open, or as many as were opened within a second where those are more: short
-requests that come fast are few at a time, and were each token a message, they would keep each other
-from being taken in. Knows nothing about what is written.
+More streams gather for longer, so that all of them together write as often as 256. Streams count that
+are open, or as many as were opened within a second where those are more: short requests that come fast
+are few at a time, and were each token a message, they would keep each other from being taken in. While
+new ones come in a burst, all gather for longer still. Knows nothing about what is written.
 """
 
 import time
 from collections.abc import Callable
 
 _NUM_STREAMS_WITHOUT_DELAY = 32
-_NUM_STREAMS_WITH_FULL_DELAY = 256
-_FULL_DELAY_SECONDS = 0.020
+_MANY_STREAMS = 256
+_DELAY_OF_MANY_SECONDS = 0.020
 """A message costs 40-60 us of CPU: 256 streams at 20 ms each take about half a core."""
+_TIMES_IN_BURST = 4
+_LONGEST_DELAY_SECONDS = 0.100
 
 
 class WriteDelay:
@@ -30,15 +33,18 @@ class WriteDelay:
         self._advance()
         self._num_opened += 1
 
-    def seconds(self, num_open: int) -> float:
+    def seconds(self, num_open: int, *, is_burst: bool = False) -> float:
         """Tell how long a stream gathers now, with ``num_open`` streams open."""
         share_of_second = self._advance()
         num_opened_lately = self._num_opened + (1.0 - share_of_second) * self._num_opened_before
         num_streams = max(num_open, num_opened_lately)
-        share = (num_streams - _NUM_STREAMS_WITHOUT_DELAY) / (
-            _NUM_STREAMS_WITH_FULL_DELAY - _NUM_STREAMS_WITHOUT_DELAY
-        )
-        return _FULL_DELAY_SECONDS * min(1.0, max(0.0, share))
+        if num_streams < _MANY_STREAMS:
+            num_delayed = max(0.0, num_streams - _NUM_STREAMS_WITHOUT_DELAY)
+            share = num_delayed / (_MANY_STREAMS - _NUM_STREAMS_WITHOUT_DELAY)
+        else:
+            share = num_streams / _MANY_STREAMS
+        seconds = _DELAY_OF_MANY_SECONDS * share * (_TIMES_IN_BURST if is_burst else 1)
+        return min(_LONGEST_DELAY_SECONDS, seconds)
 
     def _advance(self) -> float:
         """Take note of the time; return how much of the present second is over."""

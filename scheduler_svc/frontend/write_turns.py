@@ -13,7 +13,7 @@ from collections import deque
 _TURNS_PER_ROUND = 8
 """A write costs 50 us, so these take as long as a new stream."""
 _BURST_STREAMS = 8
-_BURST_SECONDS = 0.02
+_BURST_SECONDS = 0.04
 """So many new streams within this time are a burst."""
 _BURST_ROUND_SECONDS = 0.002
 _TIMER_MARGIN_SECONDS = 0.001
@@ -37,6 +37,14 @@ class WriteTurns:
         """Count a stream that was taken in: where many were, more may wait."""
         self._new_streams_seconds.append(asyncio.get_running_loop().time())
 
+    @property
+    def is_burst(self) -> bool:
+        """Whether new streams come in a burst."""
+        recent = self._new_streams_seconds
+        if len(recent) < _BURST_STREAMS:
+            return False
+        return asyncio.get_running_loop().time() - recent[0] < _BURST_SECONDS
+
     async def take(self) -> None:
         """Wait for a turn; usually there is one at once."""
         if self._num_left and not self._waiting:
@@ -48,8 +56,8 @@ class WriteTurns:
         self._set_round()
         await turn
 
-    async def rest(self, seconds: float) -> None:
-        """Rest for some time, then wait for a turn."""
+    def rest(self, seconds: float) -> asyncio.Future[None]:
+        """Rest for some time, then wait for a turn: done when the turn has come."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         self._num_rests += 1
@@ -57,7 +65,12 @@ class WriteTurns:
         heapq.heappush(self._resting, rest)
         if self._resting[0] is rest:
             self._set_timer()
-        await turn
+        return turn
+
+    def end_rest(self, turn: asyncio.Future[None]) -> None:
+        """Have one that rests wait for its turn from now on."""
+        self._waiting.append(turn)
+        self._set_round()
 
     def _set_round(self) -> None:
         """Have the turns of the next round given out: the loop's next one, unless there is a burst."""
@@ -65,8 +78,7 @@ class WriteTurns:
             return
         self._is_round_set = True
         loop = asyncio.get_running_loop()
-        recent = self._new_streams_seconds
-        if len(recent) == _BURST_STREAMS and loop.time() - recent[0] < _BURST_SECONDS:
+        if self.is_burst:
             loop.call_later(_BURST_ROUND_SECONDS, self._begin_round)
         else:
             loop.call_soon(self._begin_round)
@@ -92,7 +104,7 @@ class WriteTurns:
         self._num_left = _TURNS_PER_ROUND
         while self._waiting and self._num_left:
             turn = self._waiting.popleft()
-            if not turn.done():  # cancelled: its stream is gone
+            if not turn.done():  # cancelled, because its stream is gone, or its rest was ended before
                 turn.set_result(None)
                 self._num_left -= 1
         if self._waiting:

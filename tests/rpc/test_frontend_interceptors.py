@@ -72,6 +72,9 @@ class GoneContext:
     def set_trailing_metadata(self, _: Any) -> None:
         pass
 
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def peer(self) -> str:
         return "a test"
 
@@ -101,6 +104,8 @@ async def test_a_client_that_has_gone_is_no_fault_of_ours(
     ended: list[tuple[str, str]] = []
     interceptor = CallInterceptor(lambda method, code: ended.append((method, code)))
     wrapped: Any = await interceptor.intercept_service(find_handler, Details())
+    again: Any = await interceptor.intercept_service(find_handler, Details())
+    assert again is wrapped
     with pytest.raises(asyncio.CancelledError):
         await wrapped.unary_stream(b"", GoneContext())
     assert [method for method, _ in ended] == [METHOD]

@@ -51,6 +51,15 @@ def test_a_character_split_over_tokens_is_held_until_it_is_whole(factory: Detoke
     assert deltas(detokenizer, "a€b".encode()) == ["a", "", "", "€", "b", ""]
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 100])
+def test_many_tokens_at_once_make_the_same_text(factory: DetokenizerFactory, size: int) -> None:
+    token_ids = [*"a€b".encode(), *b"\xf0\x9f", *FAMILY.encode(), *b"\xf0\x9f"]
+    detokenizer = factory.make(skips_special_tokens=True)
+    runs = [token_ids[start : start + size] for start in range(0, len(token_ids), size)]
+    got = "".join(map(detokenizer.push_all, runs)) + detokenizer.flush()
+    assert got == f"a€b\ufffd{FAMILY}\ufffd"
+
+
 def test_an_emoji_sequence_comes_code_point_by_code_point(factory: DetokenizerFactory) -> None:
     got = [text for text in deltas(factory.make(skips_special_tokens=True), FAMILY.encode()) if text]
     assert got == ["👨", "\u200d", "👩", "\u200d", "👧"]

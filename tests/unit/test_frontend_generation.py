@@ -22,6 +22,9 @@ class PieceDetokenizer:
             return "é"
         return PIECES[token_id]
 
+    def push_all(self, token_ids: list[int]) -> str:
+        return "".join(map(self.push, token_ids))
+
     def flush(self) -> str:
         return "\ufffd" if self.is_half else ""
 
@@ -137,3 +140,41 @@ def test_drop_forgets_what_waits() -> None:
     generation.drop()
     assert generation.take() is None
     assert generation.num_tokens == 1
+
+
+def test_text_does_not_depend_on_how_many_tokens_are_taken_at_once() -> None:
+    token_ids = [0, 1, 90, 91, 5, 2] * 200  # more than may wait as tokens
+    whole, by_one, with_stop_string = make(), make(), make("no such text")
+    text = ""
+    for token_id in token_ids:
+        assert not whole.push(token_id)
+        assert not by_one.push(token_id)
+        assert not with_stop_string.push(token_id)
+        taken = by_one.take()
+        assert taken is not None
+        text += taken.text
+    for generation in (whole, by_one, with_stop_string):
+        generation.push(90)
+        generation.close()
+    deltas = [generation.take() for generation in (whole, by_one, with_stop_string)]
+    assert all(delta is not None for delta in deltas)
+    texts = [delta.text for delta in deltas if delta is not None]
+    want = "helloé€ wor" * 200 + "\ufffd"
+    assert (texts[0], text + texts[1], texts[2]) == (want, want, want)
+
+
+def test_tokens_do_not_wait_by_the_thousand_to_become_text() -> None:
+    num_at_once = list[int]()
+
+    class Counting(PieceDetokenizer):
+        def push_all(self, token_ids: list[int]) -> str:
+            num_at_once.append(len(token_ids))
+            return super().push_all(token_ids)
+
+    generation = Generation(Counting(), None)
+    for _ in range(1000):
+        generation.push(0)
+    taken = generation.take()
+    assert taken is not None
+    assert taken.text == "he" * 1000
+    assert num_at_once == [256, 256, 256, 232]

@@ -21,6 +21,9 @@ class LetterDetokenizer:
     def push(self, token_id: int) -> str:
         return chr(token_id)
 
+    def push_all(self, token_ids: list[int]) -> str:
+        return "".join(map(self.push, token_ids))
+
     def flush(self) -> str:
         return ""
 
@@ -181,6 +184,26 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
         deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 3600.0), 5
     )
     assert [written.get_nowait(), written.get_nowait()] == [delta("a"), final]
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_an_end_does_not_wait_for_the_rest_of_a_delay(is_error: bool) -> None:
+    stream = make()
+    written: asyncio.Queue[Output] = asyncio.Queue()
+    task = asyncio.create_task(deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 3600.0))
+    push(stream, "a")
+    assert await asyncio.wait_for(written.get(), 5) == delta("a")
+    push(stream, "bc")
+    await asyncio.sleep(0)
+    assert written.empty()
+    if is_error:
+        stream.failed(DeadlineError("late"))
+        with pytest.raises(DeadlineError, match="late"):
+            await asyncio.wait_for(task, 5)
+    else:
+        stream.ended(Ended(reason=FinishReason.LENGTH))
+        assert (await asyncio.wait_for(task, 5)).num_output_tokens == 3
+    assert written.get_nowait() == delta("bc")
 
 
 async def test_open_requests_count_drain_and_mark_early_aborts() -> None:

@@ -17,10 +17,29 @@ class Clock:
 
 @pytest.mark.parametrize(
     ("num_streams", "seconds"),
-    [(0, 0.0), (1, 0.0), (32, 0.0), (144, 0.010), (88, 0.005), (256, 0.020), (1000, 0.020)],
+    [
+        (0, 0.0),
+        (1, 0.0),
+        (32, 0.0),
+        (144, 0.010),
+        (88, 0.005),
+        (256, 0.020),
+        (512, 0.040),
+        (1024, 0.080),
+        (1280, 0.100),
+        (5000, 0.100),
+    ],
 )
 def test_the_delay_grows_with_the_open_streams(num_streams: int, seconds: float) -> None:
     assert WriteDelay().seconds(num_streams) == pytest.approx(seconds, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("num_streams", "seconds"),
+    [(32, 0.0), (88, 0.020), (144, 0.040), (256, 0.080), (320, 0.100), (1000, 0.100)],
+)
+def test_in_a_burst_of_new_streams_all_gather_for_longer(num_streams: int, seconds: float) -> None:
+    assert WriteDelay().seconds(num_streams, is_burst=True) == pytest.approx(seconds, abs=1e-12)
 
 
 def test_streams_opened_within_a_second_count_though_few_are_open_at_a_time() -> None:

@@ -102,8 +102,16 @@ async def test_a_stream_that_goes_takes_no_turn() -> None:
     tasks[8].cancel()
     await rounds_until(lambda: len(order) > 8)
     assert order == [index for index in range(17) if index != 8]
-    resting = asyncio.create_task(turns.rest(0.001))
-    await asyncio.sleep(0)
+    resting = turns.rest(0.001)
     resting.cancel()
     await asyncio.wait_for(turns.rest(0.003), LIMIT_SECONDS)
     await asyncio.gather(*tasks, resting, return_exceptions=True)
+
+
+async def test_a_rest_may_be_ended_before_its_time_and_is_over_then() -> None:
+    turns = WriteTurns()
+    long, short = turns.rest(3600.0), turns.rest(0.02)
+    turns.end_rest(long)
+    turns.end_rest(short)
+    await asyncio.wait_for(asyncio.gather(long, short), LIMIT_SECONDS)
+    await asyncio.wait_for(turns.rest(0.03), LIMIT_SECONDS)  # until after the short one was due
