@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM
 from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.batch.step import SampledTokens
 from worker_svc.config import WorkerConfig
+from worker_svc.runner.executor import Executor
 from worker_svc.runner.load import load_worker
-from worker_svc.runner.step_executor import StepExecutor
 
 SHAPES = ["qwen3_gqa3", "llama3_rope"]
 BLOCKS_PER_LANE = 16
@@ -41,7 +41,7 @@ def _one_thread() -> Iterator[None]:
 class Model:
     """A checkpoint as the worker runs it, and as transformers does."""
 
-    executor: StepExecutor
+    executor: Executor
     reference: Any
     _greedy: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
 
@@ -79,7 +79,7 @@ def model(request: pytest.FixtureRequest, checkpoint_folder: Callable[[str], Pat
 class Epoch:
     """One epoch of hand-made steps; each lane has blocks of its own from its admission."""
 
-    executor: StepExecutor
+    executor: Executor
     step_id: int = 0
     outputs: dict[int, list[int]] = field(default_factory=dict)
 
