@@ -9,8 +9,11 @@ import shutil
 import subprocess
 
 import pytest
+import typer
 from google.protobuf.descriptor import FileDescriptor
 from stepwire.v1 import generation_service_pb2, types_pb2
+from stepwire_cli.main import app
+from stepwire_cli.server_flags import TOKEN_VARIABLE
 
 from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 
@@ -106,6 +109,22 @@ def test_go_uses_names_of_the_protos() -> None:
     assert len(used) > 10
     pascal = {_camel(name)[0].upper() + _camel(name)[1:] for name in _names()}
     assert sorted(name for name in used if not set(name.split("_")) <= pascal) == []
+
+
+def test_the_python_readme_names_commands_and_flags_that_are() -> None:
+    readme = read_file("clients/python/README.md")
+    commands = vars(typer.main.get_command(app))["commands"]
+    assert set(re.findall(r"^stepwire (\w+)", readme, re.MULTILINE)) == set(commands)
+    flags = {
+        flag
+        for command in commands.values()
+        for parameter in command.params
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    expect_none(
+        [flag for flag in re.findall(r"(?<![\w-])--[a-z-]+", readme) if flag not in {*flags, "--help"}]
+    )
+    assert TOKEN_VARIABLE in readme
 
 
 def _used(pattern: re.Pattern[str], path: str) -> set[str]:
