@@ -4,7 +4,6 @@ A child tells "listening" once, or why it cannot start; it ends when its parent 
 Ctrl-C to the supervisor. Knows nothing about what the engine and the front ends do.
 """
 
-import logging
 import os
 import signal
 import threading
@@ -19,6 +18,7 @@ from typing import Any, Self
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import StepwireError
+from telemetry.log_lines import set_up_logging
 
 _LISTENING = "listening"
 
@@ -59,9 +59,7 @@ def run_frontend_child(
 
 def _prepare_child(connection: Connection, config: SchedulerConfig) -> Callable[[], None]:
     """Set up what every child needs; return what it calls when it listens."""
-    logging.basicConfig(
-        level=config.logging_level, format="%(asctime)s %(processName)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(config.logging_level, config.log_format)
     # A terminal sends Ctrl-C to the whole process group; the supervisor passes it on in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()

@@ -8,6 +8,8 @@ import logging
 import math
 from dataclasses import dataclass
 
+from telemetry.log_lines import LOG_FORMATS
+
 _MIB = 1024 * 1024
 _MAX_STEPS_IN_FLIGHT = 4
 _MAX_LEASE_STEPS = 64
@@ -85,10 +87,14 @@ class SchedulerConfig:
     """A worker counts as lost when it sends nothing for this long; it sends a heartbeat a second."""
     metrics_port: int = -1
     """Port of the Prometheus metrics, on --host. 0 picks a free one, and a line tells it. -1: none."""
+    otlp_endpoint: str = ""
+    """Where spans go: http://HOST:4317 (OTLP over gRPC). Empty: OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere."""
     check_invariants: bool = False
     """Check the core's invariants after every call: slow, for finding bugs."""
     log_level: str = "info"
     """Least severe messages to log: debug, info, warning or error."""
+    log_format: str = "text"
+    """How log lines are written: text, or json for an object a line."""
 
     def __post_init__(self) -> None:
         """Refuse values that no scheduler could run under."""
@@ -116,6 +122,10 @@ class SchedulerConfig:
         if self.silence_limit_seconds < _LEAST_SILENCE_SECONDS:
             limit = f"be at least {_LEAST_SILENCE_SECONDS:g}: a worker sends a heartbeat a second"
             raise ConfigError.of("silence_limit_seconds", self.silence_limit_seconds, limit)
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError.of("otlp_endpoint", self.otlp_endpoint, "begin with http:// or https://")
+        if self.log_format not in LOG_FORMATS:
+            raise ConfigError.of("log_format", self.log_format, f"be {' or '.join(LOG_FORMATS)}")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise ConfigError.of("log_level", self.log_level, "be debug, info, warning or error")
 

@@ -11,6 +11,7 @@ import sys
 
 import typer
 
+from telemetry.log_lines import set_up_logging
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import DeviceLostError, StartupError
 from worker_svc.flags import check_environment, config_command
@@ -56,9 +57,7 @@ def _run(config: WorkerConfig) -> None:
     group = make_tp_group(config.device, os.environ)
     for name, value in GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    logging.basicConfig(
-        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    set_up_logging(logging.getLevelNamesMapping()[config.log_level.upper()], config.log_format)
     # Until the server handles it, Ctrl-C just ends the process, also in the middle of a load.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from worker_svc.start import start_worker  # noqa: PLC0415

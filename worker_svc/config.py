@@ -6,6 +6,7 @@ Each field's docstring is the help text of its flag. Knows nothing about flags o
 
 from dataclasses import dataclass
 
+from telemetry.log_lines import LOG_FORMATS
 from worker_svc.errors import ConfigError
 
 MAX_STEPS_IN_FLIGHT = 4
@@ -68,6 +69,8 @@ class WorkerConfig:
     """Of several ranks: one that shows no sign of life for this long ends them all, with exit code 3."""
     log_level: str = "info"
     """Least severe messages to log: debug, info, warning or error."""
+    log_format: str = "text"
+    """How log lines are written: text, or json for an object a line."""
 
     def __post_init__(self) -> None:
         """Refuse values that no worker could run under."""
@@ -110,6 +113,7 @@ class WorkerConfig:
             ("dtype", DTYPES),
             ("attention_backend", ATTENTION_BACKENDS),
             ("log_level", LOG_LEVELS),
+            ("log_format", LOG_FORMATS),
         ):
             if getattr(self, option) not in names:
                 raise _error(option, getattr(self, option), f"be one of {', '.join(names)}")

@@ -113,7 +113,11 @@ def _arrived_from_pb(
     )
     deadline_ns = now_ns + new.timeout_ns if new.timeout_ns else None
     return ArrivedRequest(
-        request=request, deadline_ns=deadline_ns, takes_over=new.takes_over, claim=_claim_from_pb(new)
+        request=request,
+        deadline_ns=deadline_ns,
+        takes_over=new.takes_over,
+        claim=_claim_from_pb(new),
+        traceparent=new.traceparent,
     )
 
 

@@ -21,6 +21,7 @@ from scheduler_svc.engine.mailboxes import Inbox, Outbox
 from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.owners import Owners
 from scheduler_svc.engine.quotas import Quotas
+from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import (
     ArrivedRequest,
     AskedEnd,
@@ -43,7 +44,9 @@ _TIMER_MARGIN_SECONDS = 0.001
 class Engine:
     """Joins the front ends to the worker groups."""
 
-    def __init__(self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits, meter: EngineMeter) -> None:
+    def __init__(
+        self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits, meter: EngineMeter, traces: RequestTraces
+    ) -> None:
         """Make an engine that is not running yet.
 
         Args:
@@ -51,11 +54,13 @@ class Engine:
             groups: the worker groups, whose links post to the same inbox.
             waits: says when requests are told that they wait for a worker.
             meter: counts what ends.
+            traces: notes what is traced.
         """
         self._inbox = inbox
         self._groups = groups
         self._waits = waits
         self._meter = meter
+        self._traces = traces
         self._owners = Owners()
         self._live = LiveRequests()
         self._deadlines = Deadlines()
@@ -119,6 +124,8 @@ class Engine:
 
     def _fold(self, arrived: ResultArrived) -> None:
         outputs = self._groups.fold(arrived)
+        if self._traces:
+            self._traces.note_step(outputs, arrived)
         for finished in outputs.finished:
             self._note_finished(finished)
         self._owners.flush(tokens_by_owner(outputs))
@@ -167,6 +174,7 @@ class Engine:
         )
         if arrived.claim is not None:
             self._quotas.take(arrived.claim)
+        self._traces.begin(arrived, arrival_ns)
         if arrived.deadline_ns is not None:
             self._deadlines.add(request.request_id, arrived.deadline_ns)
         if not self._groups.is_serving:
@@ -190,6 +198,7 @@ class Engine:
         self._deadlines.discard(finished.request_id)
         if live.claim is not None:
             self._quotas.give_back(live.claim)
+        self._traces.end(live, finished)
         assert len(self._deadlines) <= len(self._live), "only live requests have deadlines"
         ended = ended_of_finished(finished, live.queue_time_ns)
         if ended is not None:
@@ -207,6 +216,7 @@ class Engine:
             num_cached_tokens=min(admission.num_computed_tokens, admission.num_prompt_tokens),
             queue_time_ns=live.queue_time_ns,
         )
+        self._traces.note_started(live.owner, started)
         self._owners.tell_started(live.owner, started)
 
     def _expire_deadlines(self) -> None:

@@ -29,11 +29,13 @@ from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.servicer import EngineServicer
 from scheduler_svc.engine.step_clock import StepLimits
 from scheduler_svc.engine.tasks import run_until_first
+from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import Waits
 from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
 from scheduler_svc.errors import ModelFolderError
 from scheduler_svc.tls import worker_credentials
+from scheduler_svc.traced import make_spans
 from telemetry.sampling import keep_sampling
 
 _SERVICE_NAME = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
@@ -61,7 +63,13 @@ def run_engine(
     """
     identity = read_identity(Path(config.model))
     meter = EngineMeter.on_board(metrics_folder, config.worker)
-    uvloop.run(_serve(config, identity, meter, socket_path=socket_path, on_listening=on_listening))
+    traces = RequestTraces(make_spans(config, process="engine"))
+    try:
+        uvloop.run(
+            _serve(config, identity, (meter, traces), socket_path=socket_path, on_listening=on_listening)
+        )
+    finally:
+        traces.close()
 
 
 def read_identity(folder: Path) -> ModelIdentity:
@@ -83,14 +91,17 @@ def read_identity(folder: Path) -> ModelIdentity:
 async def _serve(
     config: SchedulerConfig,
     identity: ModelIdentity,
-    meter: EngineMeter,
+    watchers: tuple[EngineMeter, RequestTraces],
     *,
     socket_path: str,
     on_listening: Callable[[], None],
 ) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    engine, links = make_engine(config, identity, link_options=link_options_of(config), meter=meter)
+    meter, traces = watchers
+    engine, links = make_engine(
+        config, identity, link_options=link_options_of(config), meter=meter, traces=traces
+    )
     server = await start_server(EngineServicer(engine), socket_path=socket_path)
     on_listening()
     try:
@@ -131,6 +142,7 @@ def make_engine(
     link_options: Sequence[LinkOptions],
     waits: Waits | None = None,
     meter: EngineMeter | None = None,
+    traces: RequestTraces | None = None,
 ) -> tuple[Engine, tuple[WorkerLink, ...]]:
     """Wire an engine and the links to its worker groups; all of them have still to be run."""
     inbox = Inbox()
@@ -148,7 +160,8 @@ def make_engine(
         for options in link_options
     )
     groups = WorkerGroups([WorkerGroup(link, is_checked=config.check_invariants) for link in links])
-    return Engine(inbox, groups, waits=waits or Waits(), meter=meter), links
+    traces = RequestTraces(None) if traces is None else traces
+    return Engine(inbox, groups, waits=waits or Waits(), meter=meter, traces=traces), links
 
 
 async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:

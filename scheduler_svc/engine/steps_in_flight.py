@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from scheduler_svc.core.plan import StepPlan, StepResult
 from scheduler_svc.engine.step_clock import StepClock, StepSize, size_of
+from scheduler_svc.engine.values import AnsweredStep
 
 
 class EpochEndedError(Exception):
@@ -26,15 +27,6 @@ class _SentStep:
     sent_seconds: float
     num_told: int = 0
     """Iterations answered."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnsweredStep:
-    """What measurements need of a step that was answered, if only in part."""
-
-    seconds_since_sent: float
-    is_decode: bool
-    """Whether its rows compute one token each."""
 
 
 class StepsInFlight:
@@ -64,7 +56,7 @@ class StepsInFlight:
             )
         )
 
-    def take_answer(self, result: StepResult, now_seconds: float) -> "AnsweredStep":
+    def take_answer(self, result: StepResult, now_seconds: float) -> AnsweredStep:
         """Match a result with the oldest step, which with its last one is in flight no more.
 
         Raises:

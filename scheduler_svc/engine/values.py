@@ -59,6 +59,15 @@ class StepTimes(NamedTuple):
     """How long the worker had the step for until this result."""
 
 
+@dataclass(frozen=True, slots=True)
+class AnsweredStep:
+    """What measurements need of a step that was answered, if only in part."""
+
+    seconds_since_sent: float
+    is_decode: bool
+    """Whether its rows compute one token each."""
+
+
 # ---- into the loop ----
 
 
@@ -73,6 +82,8 @@ class ArrivedRequest:
     """A request of the same id that still lives is aborted first."""
     claim: Claim | None = None
     """What it counts for, where its tenant has a quota."""
+    traceparent: str = ""
+    """What the request's spans belong under; empty where it is not traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +139,8 @@ class ResultArrived:
 
     group: int
     result: StepResult
+    answered: AnsweredStep | None = None
+    """The step, as it was sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -268,7 +268,7 @@ class WorkerLink:
         self.pace.note_answer(times, is_decode=step.is_decode, seconds_since_sent=step.seconds_since_sent)
         self._meter.note_result(times)
         for part in result.parts():
-            self._post(ResultArrived(group=self._options.group, result=part))
+            self._post(ResultArrived(group=self._options.group, result=part, answered=step))
 
     async def _watch(self) -> None:
         """Send heartbeats; end the epoch when the worker is silent or its oldest step is too old."""

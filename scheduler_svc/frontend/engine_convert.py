@@ -79,6 +79,7 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
         output_token_ids=b"" if asked.resume is None else asked.resume.token_ids.astype("<i4").tobytes(),
         takes_over=asked.resume is not None,
         quota=_write_quota(tenant) if tenant.has_quota else None,
+        traceparent=checked.traceparent,
     )
 
 

@@ -16,7 +16,6 @@ from scheduler_svc.errors import DuplicateRequestError, RequestInterruptedError
 from scheduler_svc.frontend.caller import calling_tenant
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
-from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.open_requests import OpenRequest, OpenRequests
 from scheduler_svc.frontend.request_check import check_options, check_request
 from scheduler_svc.frontend.resume import resume_generation
@@ -24,7 +23,16 @@ from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver
 from scheduler_svc.frontend.tenants import Tenant
-from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Ended, EngineFacts, Output, Told
+from scheduler_svc.frontend.values import (
+    AskedRequest,
+    CheckedRequest,
+    Ended,
+    EngineFacts,
+    Final,
+    Output,
+    Told,
+)
+from scheduler_svc.frontend.watch import Watch
 from scheduler_svc.frontend.write_delay import WriteDelay
 from scheduler_svc.frontend.write_turns import WriteTurns
 
@@ -54,7 +62,7 @@ class Generator:
         model: ServedModel,
         link: EngineLink,
         *,
-        meter: FrontendMeter,
+        watch: Watch,
         max_pending: int = MAX_PENDING,
     ) -> None:
         """Serve ``model`` through ``link``; ``max_pending`` bounds each request's buffer."""
@@ -63,7 +71,7 @@ class Generator:
         self.engine_facts: EngineFacts | None = None
         """What the engine told last; None while it is gone."""
         self._link = link
-        self._meter = meter
+        self._watch = watch
         self._max_pending = max_pending
         self._turns = WriteTurns()
         self._write_delay = WriteDelay()
@@ -90,8 +98,9 @@ class Generator:
         self._turns.note_new_stream()
         asked, tenant = _with_drawn(asked), calling_tenant()
         request_id = tenant.scoped_request_id(asked.request_id)
-        with self._meter.request(), self.open_requests.enter(request_id) as entry:
-            checked = await self._check(asked, tenant)
+        with self._watch.request(asked.request_id) as watched, self.open_requests.enter(request_id) as entry:
+            with watched.reading_prompt():
+                checked = watched.traced(await self._check(asked, tenant))
             generation = self._make_generation(checked)
             ended = await resume_generation(generation, checked)
             attempt = _Attempt(
@@ -105,7 +114,8 @@ class Generator:
             )
             for wait_seconds in (*_ID_WAITS_SECONDS, None):
                 try:
-                    await self._run_attempt(attempt)
+                    final = await self._run_attempt(attempt)
+                    watched.note_final(final, asked)
                     break
                 except DuplicateRequestError:
                     # Who cancels a call may use its id again at once, and be faster than the cancelling.
@@ -116,14 +126,14 @@ class Generator:
                         ) from None
                     await asyncio.sleep(wait_seconds)
 
-    async def _run_attempt(self, attempt: "_Attempt") -> None:
+    async def _run_attempt(self, attempt: "_Attempt") -> Final:
         """Hand a request to the engine and deliver its output; refused, it has told nothing yet."""
         stream = RequestStream(
             attempt.generation,
             num_prompt_tokens=len(attempt.checked.prompt_token_ids),
             arrival_ns=attempt.arrival_ns,
             max_pending=self._max_pending,
-            meter=self._meter.tokens,
+            meter=self._watch.meter.tokens,
         )
         ended, handle = attempt.ended, 0
         if attempt.entry.is_aborted_early and ended is None:
@@ -134,7 +144,7 @@ class Generator:
             timeout_ns = _timeout_ns(attempt.seconds_left())
             handle = self._link.submit(attempt.checked, stream, timeout_ns=timeout_ns)
         try:
-            final = await deliver(
+            return await deliver(
                 stream,
                 lambda output: attempt.tell(output, stream),
                 turns=self._turns,
@@ -148,8 +158,6 @@ class Generator:
             ) from error
         finally:
             self._link.abandon(handle)
-        resume = attempt.checked.asked.resume
-        self._meter.note_final(final, num_known_tokens=0 if resume is None else len(resume.token_ids))
 
     def abort(self, request_id: str) -> None:
         """Abort a request of the calling tenant, of any front end; unknown ids are ignored."""

@@ -8,7 +8,7 @@ from __future__ import annotations  # grpc's handler type takes parameters in it
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
+from telemetry.call_context import CallContext, current_call, within_call
 
 _OUR_SERVICES = ("/stepwire.", "/vllm.")
 _CALL_ID_KEY = "x-request-id"
@@ -89,35 +90,45 @@ def _refusing(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 
 def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -> Behaviour:
-    async def call(request: Any, context: Any) -> Any:
-        started = time.monotonic()
-        given_id = dict(context.invocation_metadata()).get(_CALL_ID_KEY)
-        call_id = str(given_id or uuid4().hex)
+    def log(context: Any, code: grpc.StatusCode, *, started: float, message: str = "") -> None:
+        call_id, seconds, peer = current_call().call_id, time.monotonic() - started, context.peer()
+        note_call(method, code.name)
+        _access_log.info(
+            *("%s %s %s %.3f s %s %s", method, code.name, call_id, seconds, peer, message),
+            extra={"fields": {"method": method, "code": code.name, "seconds": seconds, "peer": peer}},
+        )
 
-        def log(code: grpc.StatusCode, message: str = "") -> None:
-            seconds = time.monotonic() - started
-            note_call(method, code.name)
-            _access_log.info(
-                "%s %s %s %.3f s %s %s", method, code.name, call_id, seconds, context.peer(), message
-            )
-
+    async def run(request: Any, context: Any) -> Any:
+        started, call_id = time.monotonic(), current_call().call_id
         context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
         try:
             if isinstance(request, InvalidRequestError):
                 raise request
             response = await behaviour(request, context)
         except asyncio.CancelledError:
-            log(grpc.StatusCode.CANCELLED)
+            log(context, grpc.StatusCode.CANCELLED, started=started)
             raise
         except Exception as error:
             code, message = status_of(error)
             if not is_expected(error):
                 _log.exception("%s of %s failed", method, call_id)
-            log(code, message)
+            log(context, code, started=started, message=message)
             context.set_trailing_metadata(((_CALL_ID_KEY, call_id), *hints_of(error)))
             with cancelled_where_client_is_gone():
                 return await context.abort(code, message)
-        log(grpc.StatusCode.OK)
+        log(context, grpc.StatusCode.OK, started=started)
         return response
 
-    return call
+    async def run_within_call(request: Any, context: Any) -> Any:
+        with within_call(_context_of(dict(context.invocation_metadata()))):
+            return await run(request, context)
+
+    return run_within_call
+
+
+def _context_of(metadata: Mapping[str, str | bytes]) -> CallContext:
+    return CallContext(
+        call_id=str(metadata.get(_CALL_ID_KEY) or uuid4().hex),
+        traceparent=str(metadata.get("traceparent", "")),
+        tracestate=str(metadata.get("tracestate", "")),
+    )

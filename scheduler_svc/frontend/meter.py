@@ -41,6 +41,11 @@ OUTCOME_OF_ERROR: dict[type[BaseException], str] = {
 """Any other error is our own fault: internal."""
 
 
+def outcome_of(error: BaseException) -> str:
+    """Tell how a request that raised ``error`` ended for its client."""
+    return OUTCOME_OF_ERROR.get(type(error), "internal")
+
+
 class FrontendMeter:
     """What is counted of one front end."""
 
@@ -81,7 +86,7 @@ class FrontendMeter:
         try:
             yield
         except BaseException as error:
-            self._outcomes[OUTCOME_OF_ERROR.get(type(error), "internal")].add()
+            self._outcomes[outcome_of(error)].add()
             raise
         finally:
             self._open.add(-1)

@@ -30,7 +30,9 @@ from scheduler_svc.frontend.servicer import GenerationServicer
 from scheduler_svc.frontend.streams import MAX_PENDING
 from scheduler_svc.frontend.tenants_file import TenantsFile
 from scheduler_svc.frontend.values import EngineFacts
+from scheduler_svc.frontend.watch import Watch
 from scheduler_svc.tls import server_credentials
+from scheduler_svc.traced import make_spans
 from telemetry.sampling import keep_sampling
 
 READY_SERVICE = "ready"
@@ -71,12 +73,13 @@ def run_frontend(
     model = ServedModel.load(config)
     meter = FrontendMeter.on_board(metrics_folder, frontend_index=frontend_index)
     collect_garbage_rarely()
+    watch = Watch(meter, make_spans(config, process=f"front end {frontend_index}"))
 
     async def serve_until_stopped() -> None:
         stop = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
         frontend = Frontend(
-            config, model, frontend_index=frontend_index, socket_path=socket_path, meter=meter
+            config, model, frontend_index=frontend_index, socket_path=socket_path, watch=watch
         )
         await frontend.serve(stop, lambda _port: on_listening())
 
@@ -94,20 +97,20 @@ class Frontend:
         frontend_index: int,
         socket_path: str,
         max_pending: int = MAX_PENDING,
-        meter: FrontendMeter | None = None,
+        watch: Watch | None = None,
     ) -> None:
         """Wire the parts; call inside the event loop."""
         self._config = config
         self._model = model
         self._health = health.aio.HealthServicer()
-        self._meter = meter = meter or FrontendMeter.on_board()
+        self._watch = watch = watch or Watch(FrontendMeter.on_board())
         self._link = EngineLink(
-            socket_path, frontend_index=frontend_index, on_facts=self._take_facts, meter=meter.tokens
+            socket_path, frontend_index=frontend_index, on_facts=self._take_facts, meter=watch.meter.tokens
         )
-        self._generator = Generator(model, self._link, meter=meter, max_pending=max_pending)
+        self._generator = Generator(model, self._link, watch=watch, max_pending=max_pending)
         self._credentials = server_credentials(config)
         self._tenants = TenantsFile(Path(config.tenants_file)) if config.tenants_file else None
-        self._server = _make_server(config, CallInterceptor(meter.note_call), tenants=self._tenants)
+        self._server = _make_server(config, CallInterceptor(watch.meter.note_call), tenants=self._tenants)
         generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self._link), self._server
         )
@@ -124,7 +127,7 @@ class Frontend:
             ConfigError: if the address cannot be listened on.
         """
         link = asyncio.create_task(self._link.run())
-        background = [link, asyncio.create_task(keep_sampling(lambda: None, self._meter.cpu_seconds))]
+        background = [link, asyncio.create_task(keep_sampling(lambda: None, self._watch.meter.cpu_seconds))]
         if self._tenants is not None:
             background.append(asyncio.create_task(self._tenants.watch()))
         try:
@@ -140,6 +143,7 @@ class Frontend:
             await self._server.stop(_CLOSE_SECONDS)
             await self._link.close()
             self._model.tokenizer.close()
+            self._watch.close()
 
     async def _listen(self) -> int:
         address = f"{self._config.host}:{self._config.port}"

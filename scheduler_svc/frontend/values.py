@@ -112,6 +112,8 @@ class CheckedRequest:
     """Most tokens of output, as far as the limits are known; those of ``resume`` are among them."""
     tenant: Tenant = ANYBODY
     """Whose it is: within a tenant, ids are unique and prefixes are shared."""
+    traceparent: str = ""
+    """What the engine's spans of it belong under; empty where it is not traced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.server import link_options_of, make_engine, start_server
 from scheduler_svc.engine.servicer import MAX_OUTBOX_MESSAGES, EngineServicer
 from scheduler_svc.engine.tasks import run_until_first
+from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import REPEAT_SECONDS, Waits
 from scheduler_svc.engine.worker_link import WorkerLink
@@ -101,6 +102,7 @@ def bench_engine(
     *worker_addresses: str,
     link: dict[str, Any] | None = None,
     repeat_seconds: float = REPEAT_SECONDS,
+    traces: RequestTraces | None = None,
     **options: Any,
 ) -> tuple[Engine, tuple[WorkerLink, ...]]:
     """Make an engine and its links to ``worker_addresses``, which are quick to try again.
@@ -109,12 +111,14 @@ def bench_engine(
         worker_addresses: host:port of each worker group.
         link: fields of LinkOptions that differ.
         repeat_seconds: how often requests are told that they wait for a worker.
+        traces: notes what is traced.
         options: fields of SchedulerConfig.
     """
     config = SchedulerConfig(model="unused", worker=worker_addresses, **(DEFAULTS | options))
     quick = {"first_backoff_seconds": 0.01, "max_backoff_seconds": 0.05, **(link or {})}
     link_options = [replace(one, **quick) for one in link_options_of(config)]
-    return make_engine(config, IDENTITY, link_options=link_options, waits=Waits(repeat_seconds))
+    waits = Waits(repeat_seconds)
+    return make_engine(config, IDENTITY, link_options=link_options, waits=waits, traces=traces)
 
 
 async def run_until_it_fails(*worker_addresses: str, **options: Any) -> None:

@@ -23,6 +23,7 @@ from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.server import Frontend
 from scheduler_svc.frontend.streams import MAX_PENDING
+from scheduler_svc.frontend.watch import Watch
 
 LIMIT_SECONDS = 10.0
 """Every wait of a test ends after this long, with an error."""
@@ -189,7 +190,12 @@ class FrontendBench:
 
 @asynccontextmanager
 async def running_frontend(
-    folder: Path, tmp_path: Path, *, max_pending: int = MAX_PENDING, **options: Any
+    folder: Path,
+    tmp_path: Path,
+    *,
+    max_pending: int = MAX_PENDING,
+    watch: Watch | None = None,
+    **options: Any,
 ) -> AsyncIterator[FrontendBench]:
     """Run a front end of ``folder``; ``options`` are those of SchedulerConfig."""
     engine = FakeEngine()
@@ -197,7 +203,12 @@ async def running_frontend(
     await engine.start(socket_path)
     config = SchedulerConfig(model=str(folder), port=0, **options)
     frontend = Frontend(
-        config, ServedModel.load(config), frontend_index=4, socket_path=socket_path, max_pending=max_pending
+        config,
+        ServedModel.load(config),
+        frontend_index=4,
+        socket_path=socket_path,
+        max_pending=max_pending,
+        watch=watch,
     )
     stop = asyncio.Event()
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()

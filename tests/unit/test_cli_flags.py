@@ -73,7 +73,9 @@ def test_every_serve_flag_reaches_a_service() -> None:
         "max_message_mib": 12,
         "metrics_port": 13,
         "worker_metrics_port": 14,
+        "otlp_endpoint": "http://h:1",
         "log_level": "debug",
+        "log_format": "json",
     }
     assert set(values) == {item.name for item in fields(ServeFlags)}
     flags = ServeFlags(**values)
@@ -82,7 +84,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
         *("--device", "cuda", "--dtype", "float32"),
         *("--attention-backend", "torch", "--block-size", "3", "--num-blocks", "4", "--kv-cache-gib", "0.5"),
         *("--max-num-seqs", "5", "--max-num-batched-tokens", "6", "--max-model-len", "7"),
-        *("--torch-threads", "8", "--log-level", "debug"),
+        *("--torch-threads", "8", "--log-level", "debug", "--log-format", "json"),
     )
     assert scheduler_command(flags, worker_address="h:7", python="py")[4:] == (
         *("--model", "m", "--worker", "h:7", "--served-model-name", "n", "--host", "0.0.0.0", "--port", "1"),

@@ -99,4 +99,8 @@ class ServeFlags:
     max_message_mib: Annotated[
         int | None, typer.Option(help="Largest gRPC message to or from clients, in MiB.")
     ] = None
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="Where spans go: http://HOST:4317.", rich_help_panel=_SCHEDULER)
+    ] = None
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None

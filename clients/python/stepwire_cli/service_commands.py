@@ -22,6 +22,7 @@ _WORKER_FLAGS = (
     "max_model_len",
     "torch_threads",
     "log_level",
+    "log_format",
 )
 _SCHEDULER_FLAGS = (
     "served_model_name",
@@ -36,7 +37,9 @@ _SCHEDULER_FLAGS = (
     "tenants_file",
     "max_message_mib",
     "metrics_port",
+    "otlp_endpoint",
     "log_level",
+    "log_format",
 )
 
 

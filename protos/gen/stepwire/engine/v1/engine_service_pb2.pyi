@@ -73,7 +73,7 @@ class TenantQuota(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., max_num_requests: _Optional[int] = ..., max_num_tokens: _Optional[int] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over", "quota")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over", "quota", "traceparent")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -85,6 +85,7 @@ class NewRequest(_message.Message):
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -96,7 +97,8 @@ class NewRequest(_message.Message):
     output_token_ids: bytes
     takes_over: bool
     quota: TenantQuota
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ..., quota: _Optional[_Union[TenantQuota, _Mapping]] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ..., quota: _Optional[_Union[TenantQuota, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("handle", "reason", "num_output_tokens")
