@@ -45,40 +45,42 @@ def test_services_get_what_was_given_and_keep_their_own_defaults() -> None:
     )
 
 
+EVERY_SERVE_FLAG: dict[str, Any] = {
+    "model": "m",
+    "host": "0.0.0.0",
+    "port": 1,
+    "device": "cuda",
+    "tensor_parallel_size": 1,
+    "worker_port": 2,
+    "dtype": "float32",
+    "attention_backend": "torch",
+    "block_size": 3,
+    "num_blocks": 4,
+    "kv_cache_gib": 0.5,
+    "max_num_seqs": 5,
+    "max_num_batched_tokens": 6,
+    "max_model_len": 7,
+    "torch_threads": 8,
+    "served_model_name": "n",
+    "frontends": 9,
+    "max_steps_in_flight": 1,
+    "max_num_waiting": 10,
+    "drain_seconds": 11.0,
+    "tls_cert": "c.pem",
+    "tls_key": "k.pem",
+    "tenants_file": "t.toml",
+    "max_message_mib": 12,
+    "metrics_port": 13,
+    "worker_metrics_port": 14,
+    "otlp_endpoint": "http://h:1",
+    "log_level": "debug",
+    "log_format": "json",
+}
+
+
 def test_every_serve_flag_reaches_a_service() -> None:
-    values: dict[str, Any] = {
-        "model": "m",
-        "host": "0.0.0.0",
-        "port": 1,
-        "device": "cuda",
-        "tensor_parallel_size": 1,
-        "worker_port": 2,
-        "dtype": "float32",
-        "attention_backend": "torch",
-        "block_size": 3,
-        "num_blocks": 4,
-        "kv_cache_gib": 0.5,
-        "max_num_seqs": 5,
-        "max_num_batched_tokens": 6,
-        "max_model_len": 7,
-        "torch_threads": 8,
-        "served_model_name": "n",
-        "frontends": 9,
-        "max_steps_in_flight": 1,
-        "max_num_waiting": 10,
-        "drain_seconds": 11.0,
-        "tls_cert": "c.pem",
-        "tls_key": "k.pem",
-        "tenants_file": "t.toml",
-        "max_message_mib": 12,
-        "metrics_port": 13,
-        "worker_metrics_port": 14,
-        "otlp_endpoint": "http://h:1",
-        "log_level": "debug",
-        "log_format": "json",
-    }
-    assert set(values) == {item.name for item in fields(ServeFlags)}
-    flags = ServeFlags(**values)
+    assert set(EVERY_SERVE_FLAG) == {item.name for item in fields(ServeFlags)}
+    flags = ServeFlags(**EVERY_SERVE_FLAG)
     assert worker_command(flags, python="py")[4:] == (
         *("--model", "m", "--host", "127.0.0.1", "--port", "2", "--metrics-port", "14"),
         *("--device", "cuda", "--dtype", "float32"),
@@ -91,7 +93,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
         *("--frontends", "9", "--max-steps-in-flight", "1", "--max-num-waiting", "10"),
         *("--drain-seconds", "11.0", "--tls-cert", "c.pem", "--tls-key", "k.pem"),
         *("--tenants-file", "t.toml", "--max-message-mib", "12", "--metrics-port", "13"),
-        *("--log-level", "debug"),
+        *("--otlp-endpoint", "http://h:1", "--log-level", "debug", "--log-format", "json"),
     )
 
 
