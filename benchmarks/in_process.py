@@ -16,7 +16,8 @@ from scheduler_svc.core.scheduler import Scheduler
 from scheduler_svc.core.types import CoreLimits, Request, SamplingParams
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import Admission, LaneSampling, Step
-from worker_svc.runner.step_executor import PendingStep, StepExecutor
+from worker_svc.runner.executor import Executor
+from worker_svc.runner.step_executor import PendingStep
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class Timing:
 
 
 def run_requests(
-    executor: StepExecutor,
+    executor: Executor,
     limits: TableLimits,
     *,
     requests: list[Request],
@@ -67,7 +68,7 @@ def run_requests(
 
 
 def _launch(
-    core: Scheduler, executor: StepExecutor, timing: Timing, *, before_step: Callable[[int], None]
+    core: Scheduler, executor: Executor, timing: Timing, *, before_step: Callable[[int], None]
 ) -> PendingStep | None:
     start_ns = time.perf_counter_ns()
     plan = core.schedule()

@@ -2,13 +2,18 @@
 
     python -m benchmarks.step_loop [--cases nano256,bs1_128_512] [--device cuda] [--profile]
 
+    torchrun --nproc-per-node 2 -m benchmarks.step_loop      (ranks that share the model: each plans the same)
+
 Random Qwen3-0.6B in bf16, temperature 0.6, no end before the last token, no shared prefixes. Each case
 runs once untimed, which also captures the graphs it needs, then --rounds times. Knows nothing about
 how a step is computed.
 """
 
 import argparse
+import io
 import statistics
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +22,14 @@ import torch
 
 from benchmarks.floor import floor_seconds
 from benchmarks.in_process import Timing, run_requests
-from benchmarks.make_qwen3 import make_qwen3
+from benchmarks.join_torchrun import join_torchrun
+from benchmarks.make_qwen3 import SHAPES, make_qwen3
 from benchmarks.workload import Case, cases
 from scheduler_svc.core.types import Request, SamplingParams
 from worker_svc.config import WorkerConfig
 from worker_svc.runner.load import load_worker
 from worker_svc.runner.worker_info import LoadedWorker
+from worker_svc.tp.group import TpGroup
 
 DEFAULT_MODEL = Path(".cache/models/random-qwen3-0.6B")
 MAX_MODEL_LEN = 4096
@@ -33,11 +40,18 @@ FIRST_PROFILED_STEP = 16
 def main() -> None:
     """Run the benchmark."""
     arguments = _arguments()
+    group = join_torchrun(arguments.device)
+    # One rank tells of all.
+    with redirect_stdout(sys.stdout if group.is_leader else io.StringIO()):
+        _run(arguments, group)
+
+
+def _run(arguments: argparse.Namespace, group: TpGroup) -> None:
     if not (arguments.model / "config.json").exists():
-        make_qwen3(arguments.model)
+        make_qwen3(arguments.model, arguments.shape)
     all_cases = cases()
     names = arguments.cases.split(",") if arguments.cases else list(all_cases)
-    worker = _load(arguments, max(len(all_cases[name][0]) for name in names))
+    worker = _load(arguments, group, max_num_seqs=max(len(all_cases[name][0]) for name in names))
     print(f"{'case':18s} {'steps':>6s} {'seconds':>9s} {'tokens/s':>9s} {'ms/step':>8s} {'floor':>7s} "
           f"{'launch us':>10s} {'core us':>8s}")  # fmt: skip
     for name in names:
@@ -50,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--cases", default="", help="names, joined by commas; default: all")
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL, help="folder; made where missing")
+    parser.add_argument("--shape", choices=SHAPES, default="0.6B", help="of a folder that is made")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--attention-backend", default="auto")
     parser.add_argument("--no-cuda-graphs", action="store_true")
@@ -64,7 +79,7 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _load(arguments: argparse.Namespace, max_num_seqs: int) -> LoadedWorker:
+def _load(arguments: argparse.Namespace, group: TpGroup, *, max_num_seqs: int) -> LoadedWorker:
     """Load the worker with as many lanes as the largest case has requests."""
     config = WorkerConfig(
         model=str(arguments.model),
@@ -77,7 +92,7 @@ def _load(arguments: argparse.Namespace, max_num_seqs: int) -> LoadedWorker:
         max_num_batched_tokens=max(arguments.max_num_batched_tokens, max_num_seqs),
         max_model_len=MAX_MODEL_LEN,
     )
-    return load_worker(config, tell=print, captures_at_start=False)
+    return load_worker(config, group, tell=print, captures_at_start=False)
 
 
 def _run_case(name: str, case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:

@@ -1,7 +1,8 @@
-"""What ranks of shared models compute: ``python -m tests.rank_process OUT FOLDER ...``, over gloo.
+"""What ranks of shared models compute: ``python -m tests.rank_process DEVICE OUT FOLDER ...``.
 
-Each model is run whole, by two ranks and by four; rank R leaves all its results in OUT/R.pt. Four processes
-serve all cases, forked from one that has imported torch. Holds no tests and checks nothing.
+Each model is run whole and by several ranks: on the CPU, over gloo, by two and four, on GPUs by two. Rank R
+leaves all its results in OUT/R.pt. The same processes serve all cases, forked from one that has imported
+torch. Holds no tests and checks nothing.
 """
 
 import itertools
@@ -27,7 +28,7 @@ from worker_svc.runner.load import load_worker
 from worker_svc.tp.group import TpGroup
 from worker_svc.tp.model_ranks import make_ranks
 
-SIZES = (4, 2, 1)
+SIZES = {"cpu": (4, 2, 1), "cuda": (2, 1)}
 NUM_PROMPT_TOKENS = 20
 NUM_STEPS = 8
 BLOCK_SIZE = 16
@@ -55,7 +56,7 @@ class RankResult:
     """What one rank has of one model."""
 
     logits_TV: torch.Tensor
-    """Of a prompt, gathered from all ranks."""
+    """Of a prompt, gathered from all ranks; none where a GPU's kernels compute."""
     plain: list[list[int]]
     """Tokens of a step whose rows sample in every way that edits no logits."""
     edited: list[list[int]]
@@ -65,9 +66,18 @@ class RankResult:
 
 def compute(folder: Path, group: TpGroup) -> RankResult:
     """Compute one model's results as one of these ranks."""
-    logits_TV, kv_cache_shape = compute_logits(folder, group)
+    device, _, _ = group.device.partition(":")
+    logits_TV, kv_cache_shape = torch.empty(0), tuple[int, ...]()
+    if device == "cpu":
+        logits_TV, kv_cache_shape = compute_logits(folder, group)
     config = WorkerConfig(
-        model=str(folder), block_size=BLOCK_SIZE, num_blocks=8, max_num_seqs=4, max_num_batched_tokens=128
+        model=str(folder),
+        device=device,
+        dtype="float32",
+        block_size=BLOCK_SIZE,
+        num_blocks=8,
+        max_num_seqs=4,
+        max_num_batched_tokens=128,
     )
     executor = load_worker(config, group).executor
     plain = run_lanes(executor, LANES)
@@ -138,25 +148,32 @@ def run_lanes(executor: Executor, lanes: tuple[dict[str, Any], ...]) -> list[tup
     return results
 
 
-def run_rank(rank: int, out: Path, folders: list[Path]) -> None:
+def run_rank(rank: int, device: str, *, out: Path, folders: list[Path]) -> None:
     """Take part in every group that has this rank."""
     torch.set_num_threads(1)
+    own_device = f"cuda:{rank}" if device == "cuda" else device
+    if device == "cuda":
+        torch.cuda.set_device(own_device)
     results: dict[tuple[str, int], dict[str, Any]] = {}
-    for size in SIZES:
+    for size in SIZES[device]:
         if rank >= size:
             continue
-        meeting = f"file://{out}/meeting_{size}"
-        distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size)
+        backend, meeting = "nccl" if device == "cuda" else "gloo", f"file://{out}/meeting_{size}"
+        distributed.init_process_group(backend, init_method=meeting, rank=rank, world_size=size)
+        group = TpGroup(rank=rank, size=size, device=own_device, local_rank=rank, local_size=size)
         for folder in folders:
-            results[folder.name, size] = asdict(compute(folder, TpGroup(rank=rank, size=size)))
+            results[folder.name, size] = asdict(compute(folder, group))
         distributed.destroy_process_group()
     torch.save(results, out / f"{rank}.pt")
 
 
 def main() -> None:
-    out, *folders = map(Path, sys.argv[1:])
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=run_rank, args=(rank, out, folders)) for rank in range(max(SIZES))]
+    device, (out, *folders) = sys.argv[1], map(Path, sys.argv[2:])
+    # Nothing here has touched a GPU, which no fork could use then.
+    fork, more = multiprocessing.get_context("fork"), {"out": out, "folders": folders}
+    ranks = [
+        fork.Process(target=run_rank, args=(rank, device), kwargs=more) for rank in range(max(SIZES[device]))
+    ]
     for process in ranks:
         process.start()
     for process in ranks:

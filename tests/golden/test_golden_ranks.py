@@ -28,7 +28,7 @@ def results(checkpoint_folder: Callable[[str], Path], tmp_path_factory: pytest.T
     links = [out / name for name in SHAPES]
     for link in links:
         link.symlink_to(checkpoint_folder(link.name), target_is_directory=True)
-    command = [sys.executable, "-m", "tests.rank_process", str(out), *map(str, links)]
+    command = [sys.executable, "-m", "tests.rank_process", "cpu", str(out), *map(str, links)]
     # gloo would listen where the machine's name leads.
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=environment)

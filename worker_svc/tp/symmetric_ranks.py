@@ -20,9 +20,10 @@ SIZES = (2, 4, 8)
 """Other numbers of ranks add up in an order of their own on each rank."""
 DTYPES = (torch.bfloat16, torch.float32)
 ALIGNMENT_BYTES = 16
+BUFFER_BYTES = 2 << 20
 # Not measured yet; benchmarks/all_reduce.py does. Two ranks read as much in one shot as in two.
 MOST_ONE_SHOT_BYTES = {2: 512 << 10, 4: 256 << 10, 8: 128 << 10}
-MOST_TWO_SHOT_BYTES = {2: 0, 4: 2 << 20, 8: 2 << 20}
+MOST_TWO_SHOT_BYTES = {2: 0, 4: BUFFER_BYTES, 8: BUFFER_BYTES}
 MOST_SUMMED_GATHER_BYTES = 32 << 10
 """What is gathered as a sum of zeros and one rank's numbers: two ranks' likeliest tokens of 2,048 rows."""
 
@@ -64,9 +65,8 @@ class SymmetricRanks(DistributedRanks):
             raise RuntimeError(f"{self.size} ranks are not one of {SIZES}")
         group = distributed.group.WORLD
         assert group is not None
-        most = max(MOST_ONE_SHOT_BYTES[self.size], MOST_TWO_SHOT_BYTES[self.size])
         self._group_name = group.group_name
-        self._bytes_X = _symmetric_memory.empty(most, dtype=torch.uint8, device=device)
+        self._bytes_X = _symmetric_memory.empty(BUFFER_BYTES, dtype=torch.uint8, device=device)
         _symmetric_memory.rendezvous(self._bytes_X, self._group_name)
 
     def all_reduce(self, x: torch.Tensor) -> None:
