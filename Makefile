@@ -127,13 +127,13 @@ bench-kernels: $(STAMP) ## each kernel against its roof; needs an NVIDIA GPU
 	@for file in $(wildcard benchmarks/kernels/*.py); do $(BIN)/python $$file; done
 	@test -n "$(wildcard benchmarks/kernels/*.py)" || { echo "there is no kernel with a benchmark yet"; exit 1; }
 
-up: $(if $(MODEL),,$(STAMP)) ## build the images and start both services in containers (MODEL=folder, GPU=1, PROFILES=gateway)
+up: $(if $(MODEL),,$(STAMP)) ## build the images and start both services in containers (MODEL=folder, GPU=1, PROFILES="gateway monitoring")
 	$(if $(MODEL),,$(BIN)/python -m tools.fetch_smollm2 $(DEMO_MODEL))
 	$(if $(MODEL),MODEL_NAME="$(notdir $(abspath $(MODEL)))" )MODEL="$(or $(MODEL),./$(DEMO_MODEL))" \
 		$(COMPOSE) -f docker-compose.yml $(if $(GPU),-f docker-compose.gpu.yml) $(PROFILES:%=--profile %) up --build --detach
 
 down: ## stop the containers of `make up`
-	$(COMPOSE) -f docker-compose.yml --profile gateway down
+	$(COMPOSE) -f docker-compose.yml --profile gateway --profile monitoring down
 
 check: fmt-check lint type imports protos-check compose-check test ## everything CI checks
 

@@ -26,8 +26,12 @@ def test_services_agree_with_their_images() -> None:
         assert services[name]["build"]["dockerfile"] == f"deploy/{name}.Dockerfile"
         assert f'ENTRYPOINT ["/opt/venv/bin/python", "-m", "{name}_svc"]' in _dockerfile(name)
     assert "--worker=worker:50061" in services["scheduler"]["command"]
-    for file_name in COMPOSE_FILES:
-        assert "--port=50061" in _services(file_name)["worker"]["command"]
+
+
+def test_the_gpu_worker_has_the_flags_of_the_cpu_worker() -> None:
+    on_cpu, on_gpu = (_services(file_name)["worker"]["command"] for file_name in COMPOSE_FILES)
+    of_torchrun = 4
+    assert [flag.replace("=cuda", "=cpu") for flag in on_gpu[of_torchrun:]] == on_cpu
 
 
 def test_every_service_comes_back_and_has_no_rights() -> None:
@@ -119,6 +123,37 @@ def test_the_gpu_worker_is_one_process_for_each_gpu() -> None:
     assert worker["command"][:4] == ["--standalone", "--nproc-per-node=${NPROC:-1}", "-m", "worker_svc"]
     (device,) = worker["deploy"]["resources"]["reservations"]["devices"]
     assert device == {"driver": "nvidia", "count": "${NPROC:-1}", "capabilities": ["gpu"]}
+
+
+def test_grafana_finds_its_data_source_and_its_dashboards() -> None:
+    services = _services("docker-compose.yml")
+    folder = "./deploy/grafana/provisioning"
+    (source,) = yaml.safe_load(read_file(f"{folder}/datasources/prometheus.yml"))["datasources"]
+    assert (source["type"], source["url"], source["isDefault"]) == (
+        "prometheus",
+        "http://prometheus:9090",
+        True,
+    )
+    (provider,) = yaml.safe_load(read_file(f"{folder}/dashboards/stepwire.yml"))["providers"]
+    mounts = services["grafana"]["volumes"]
+    assert f"./deploy/grafana/dashboards:{provider['options']['path']}:ro" in mounts
+    for kind in ("datasources", "dashboards"):
+        assert f"{folder}/{kind}:/etc/grafana/provisioning/{kind}:ro" in mounts
+    home = services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert home == f"{provider['options']['path']}/stepwire.json"
+    assert (REPOSITORY / "deploy/grafana/dashboards/stepwire.json").is_file()
+
+
+def test_prometheus_finds_the_ports_that_services_tell_their_numbers_on() -> None:
+    services = _services("docker-compose.yml")
+    jobs = yaml.safe_load(read_file("deploy/prometheus/prometheus.yml"))["scrape_configs"]
+    targets = [target for job in jobs for config in job["static_configs"] for target in config["targets"]]
+    for target in targets:
+        name, port = target.split(":")
+        assert f"--metrics-port={port}" in services[name]["command"]
+    assert len(targets) == 2
+    (mount, _) = services["prometheus"]["volumes"]
+    assert mount == "./deploy/prometheus:/etc/prometheus:ro"
 
 
 def _services(file_name: str) -> dict[str, dict[str, Any]]:

@@ -23,18 +23,19 @@ from tools.compose_run.engine import (
     podman_engine,
     run,
 )
-from tools.compose_run.podman import install_podman, make_base_image, write_settings
+from tools.compose_run.http_checks import check_prometheus
+from tools.compose_run.podman import install_podman, make_base_image, make_prometheus_image, write_settings
 from tools.fetch_smollm2 import DEFAULT_FOLDER, FetchError, fetch
 
 PROJECT = "stepwire-test"
-PROFILES = "gateway"
+PORTS = ("PORT", "GATEWAY_PORT", "PROMETHEUS_PORT")
 FIND_LINKS = re.compile(r"find-links='([^'\s]+)", re.MULTILINE)
 
 
 @contextmanager
 def prepared_engine(environment: Mapping[str, str]) -> Iterator[Engine]:
     """Find a container engine, or make podman ready, with all that the images need to be built."""
-    ports = {name: str(_free_port()) for name in ("PORT", "GATEWAY_PORT")}
+    ports = {name: str(_free_port()) for name in PORTS}
     ours = {**environment, **_build_variables(environment), **ports}
     docker = find_docker(PROJECT, ours)
     if docker is not None:
@@ -49,6 +50,8 @@ def prepared_engine(environment: Mapping[str, str]) -> Iterator[Engine]:
         if "BASE_IMAGE" not in ours:
             _tell("no BASE_IMAGE: making one of Debian's packages")
             ours["BASE_IMAGE"] = make_base_image(ours)
+        if "PROMETHEUS_IMAGE" not in ours:
+            ours["PROMETHEUS_IMAGE"] = make_prometheus_image(ours)
         yield podman_engine(PROJECT, ours)
 
 
@@ -74,9 +77,9 @@ def _free_port() -> int:
 
 def check_stack(engine: Engine, *, keep: bool) -> None:
     """Build, start and check the stack, and take it down again."""
-    port, gateway_port = (int(engine.environment[name]) for name in ("PORT", "GATEWAY_PORT"))
+    port, gateway_port, prometheus_port = (int(engine.environment[name]) for name in PORTS)
     _tell(f"building the images with {engine.name}")
-    engine.run_make("up", f"PROFILES={PROFILES}", limit_seconds=BUILD_LIMIT_SECONDS)
+    engine.run_make("up", "PROFILES=gateway", limit_seconds=BUILD_LIMIT_SECONDS)
     try:
         checks.wait_until_ready(engine)
         _tell("both services are up")
@@ -87,12 +90,17 @@ def check_stack(engine: Engine, *, keep: bool) -> None:
         model_folder = engine.environment["MODEL"]
         checks.check_gateway(gateway_port, model_folder=model_folder, expected_text=text)
         _tell("the gateway answers the same")
+        # By its name: with the rest of the profile, an image of Grafana would have to be at hand.
+        engine.run_compose("--profile", "monitoring", "up", "--detach", "--no-build", "prometheus")
+        check_prometheus(prometheus_port)
+        _tell("Prometheus reaches both services")
     except ComposeRunError:
         print(engine.try_compose(["logs"]).stdout, file=sys.stderr)
         raise
     finally:
         if not keep:
             engine.run_make("down")
+            engine.run_compose("--profile", "monitoring", "down", "--volumes")
     if not keep:
         checks.check_missing_model(engine, "/nonexistent/model")
         _tell("a missing model folder is told")

@@ -10,7 +10,7 @@ from pathlib import Path
 from stepwire_client import StepwireClient, StepwireClientError, WorkerState
 
 from tools.compose_run.engine import ComposeRunError, Engine, expect_success
-from tools.compose_run.gateway_check import ask_gateway
+from tools.compose_run.http_checks import ask_gateway
 
 SERVICES = ("scheduler", "worker")
 START_LIMIT_SECONDS = 300.0

@@ -1,4 +1,4 @@
-"""Makes podman ready on a machine without a container engine, and a base image where no registry is reached.
+"""Makes podman ready on a machine without a container engine, and images where no registry has them.
 
 Installs Debian's packages when it runs as root, and makes the base image with debootstrap. Knows nothing
 about compose or the services.
@@ -17,6 +17,14 @@ SUITE = "bookworm"
 BASE_IMAGE = f"localhost/stepwire-base:{SUITE}"
 BASE_PACKAGES = "ca-certificates,python3-venv"
 CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
+PROMETHEUS_IMAGE = f"localhost/stepwire-prometheus:{SUITE}"
+PROMETHEUS_DOCKERFILE = """ARG BASE_IMAGE
+FROM ${BASE_IMAGE}
+RUN apt-get update && apt-get install -y --no-install-recommends prometheus
+RUN install -d -o nobody /prometheus
+USER nobody
+ENTRYPOINT ["/usr/bin/prometheus"]
+"""
 MAX_LIMIT = 16384
 """Files or processes of one container: more than it needs, and less than podman lowers its own limits to."""
 
@@ -86,6 +94,16 @@ def make_base_image(environment: Mapping[str, str]) -> str:
         change = f"ENV PIP_CERT=/{CERTIFICATES}"
         _make(["podman", "import", "--change", change, str(archive), BASE_IMAGE], environment)
     return BASE_IMAGE
+
+
+def make_prometheus_image(environment: Mapping[str, str]) -> str:
+    """Build an image with Debian's Prometheus on the base image; return its name."""
+    with tempfile.TemporaryDirectory(prefix="stepwire-prometheus-") as folder:
+        Path(folder, "Dockerfile").write_text(PROMETHEUS_DOCKERFILE, encoding="utf-8")
+        argument = f"BASE_IMAGE={environment['BASE_IMAGE']}"
+        command = ["podman", "build", "--build-arg", argument, "--tag", PROMETHEUS_IMAGE, folder]
+        _make(command, environment)
+    return PROMETHEUS_IMAGE
 
 
 def _make(command: Sequence[str], environment: Mapping[str, str]) -> None:
