@@ -25,7 +25,7 @@ SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools
 test test-long test-faults test-metrics test-openai test-node test-cpp test-go test-recipes bench: export OMP_NUM_THREADS ?= 1
 
 .PHONY: help setup demo demo-openai serve proto fmt fmt-check lint type imports protos-check compose-check test \
-	test-long test-faults test-metrics test-openai test-node test-cpp test-go test-compose test-recipes test-gpu \
+	test-long test-faults test-fuzz test-metrics test-openai test-node test-cpp test-go test-compose test-recipes test-gpu \
 	bench bench-kernels up down check clean
 
 help: ## show this list
@@ -113,6 +113,9 @@ test-compose: $(STAMP) ## build the images, run them with Docker or podman, kill
 
 test-recipes: $(STAMP) ## the commands of docs/grpcurl.md with the demo's model: they answer to the letter
 	$(BIN)/python -m pytest -m long tests/e2e/recipes
+
+test-fuzz: $(STAMP) ## 10,000 hostile messages and 10,000 random byte strings at every method of every service
+	$(BIN)/python -m pytest -m long tests/fuzz
 
 test-gpu: ## the tests that need an NVIDIA GPU; where there is no .venv, with the machine's own Python
 	PYTHONPATH=.:protos/gen:clients/python $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) -m pytest \

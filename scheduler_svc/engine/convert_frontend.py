@@ -30,6 +30,9 @@ from scheduler_svc.engine.values import (
     WorkerStatus,
 )
 
+_MAX_HANDLE = 2**31 - 1
+"""Handles travel back as int32."""
+
 _REASON_OF_PB: dict[pb.EndReason, FinishReason] = {
     pb.END_REASON_STOP_STRING: FinishReason.STOP_STRING,
     pb.END_REASON_ABORT: FinishReason.ABORT,
@@ -99,8 +102,9 @@ def batch_from_pb(
 def _arrived_from_pb(
     new: pb.NewRequest, owner: int, *, now_ns: int, draw_seed: Callable[[], int]
 ) -> ArrivedRequest:
-    if new.handle < 1:
-        raise ValueError(f"handle of request {new.request_id!r} is {new.handle}, but must be at least 1")
+    if not 1 <= new.handle <= _MAX_HANDLE:
+        limit = f"be in [1, {_MAX_HANDLE}]"
+        raise ValueError(f"handle of request {new.request_id!r} is {new.handle}, but must {limit}")
     request = Request(
         request_id=new.request_id,
         prompt_token_ids=int32_array(new.prompt_token_ids),

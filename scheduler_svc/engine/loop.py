@@ -21,6 +21,7 @@ from scheduler_svc.engine.mailboxes import Inbox, Outbox
 from scheduler_svc.engine.meter import EngineMeter
 from scheduler_svc.engine.owners import Owners
 from scheduler_svc.engine.quotas import Quotas
+from scheduler_svc.engine.request_check import check_request
 from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import (
     ArrivedRequest,
@@ -36,6 +37,7 @@ from scheduler_svc.engine.values import (
     WorkerUp,
 )
 from scheduler_svc.engine.waits import Waits
+from scheduler_svc.errors import InvalidRequestError
 
 _TIMER_MARGIN_SECONDS = 0.001
 """uvloop rounds timers to milliseconds; one that came early would have to be set again."""
@@ -45,7 +47,14 @@ class Engine:
     """Joins the front ends to the worker groups."""
 
     def __init__(
-        self, inbox: Inbox, groups: WorkerGroups, *, waits: Waits, meter: EngineMeter, traces: RequestTraces
+        self,
+        inbox: Inbox,
+        groups: WorkerGroups,
+        *,
+        waits: Waits,
+        meter: EngineMeter,
+        traces: RequestTraces,
+        vocab_size: int,
     ) -> None:
         """Make an engine that is not running yet.
 
@@ -55,12 +64,14 @@ class Engine:
             waits: says when requests are told that they wait for a worker.
             meter: counts what ends.
             traces: notes what is traced.
+            vocab_size: token ids are below it.
         """
         self._inbox = inbox
         self._groups = groups
         self._waits = waits
         self._meter = meter
         self._traces = traces
+        self._vocab_size = vocab_size
         self._owners = Owners()
         self._live = LiveRequests()
         self._deadlines = Deadlines()
@@ -154,9 +165,12 @@ class Engine:
 
     def _add(self, arrived: ArrivedRequest, arrival_ns: int) -> None:
         request = arrived.request
-        if arrived.takes_over:
-            self._finish(request.request_id, FinishReason.ABORT)
         try:
+            check_request(request, self._vocab_size)
+            if self._live.find(request.owner, request.handle) is not None:
+                raise InvalidRequestError.of("handle", request.handle, "not be in use")
+            if arrived.takes_over:
+                self._finish(request.request_id, FinishReason.ABORT)
             if arrived.claim is not None:
                 self._quotas.check(arrived.claim)
             self._groups.add(request)

@@ -26,6 +26,7 @@ from scheduler_svc.engine.limits import lower_limits
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Inbox
 from scheduler_svc.engine.meter import EngineMeter
+from scheduler_svc.engine.readable import ReadableMessages
 from scheduler_svc.engine.servicer import EngineServicer
 from scheduler_svc.engine.step_clock import StepLimits
 from scheduler_svc.engine.tasks import run_until_first
@@ -161,17 +162,26 @@ def make_engine(
     )
     groups = WorkerGroups([WorkerGroup(link, is_checked=config.check_invariants) for link in links])
     traces = RequestTraces(None) if traces is None else traces
-    return Engine(inbox, groups, waits=waits or Waits(), meter=meter, traces=traces), links
+    engine = Engine(
+        inbox,
+        groups,
+        waits=waits or Waits(),
+        meter=meter,
+        traces=traces,
+        vocab_size=identity.vocab_size,
+    )
+    return engine, links
 
 
 async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:
     """Start serving front ends on a unix socket, with health and reflection."""
     server = grpc.aio.server(
+        interceptors=[ReadableMessages()],
         options=(
             # Both ends are ours; what clients may send is limited where it comes in.
             ("grpc.max_receive_message_length", -1),
             ("grpc.max_send_message_length", -1),
-        )
+        ),
     )
     add_EngineServiceServicer_to_server(servicer, server)
     health_servicer = health.aio.HealthServicer()

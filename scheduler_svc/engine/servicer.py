@@ -7,6 +7,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator
+from typing import Any, NoReturn
 
 import grpc
 from stepwire.engine.v1 import engine_service_pb2 as pb
@@ -16,6 +17,7 @@ from scheduler_svc.engine.convert_frontend import batch_from_pb, info_to_pb, out
 from scheduler_svc.engine.limits import PROTOCOL_VERSION
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Outbox
+from scheduler_svc.engine.readable import checked, readable
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import EngineInfo, FrontendGone
 
@@ -23,6 +25,9 @@ _log = logging.getLogger(__name__)
 
 MAX_OUTBOX_MESSAGES = 8192
 """What a front end may leave unread: 8 s of steps of 1 ms each, 40 MB at 256 rows."""
+
+_MAX_MESSAGE_CHARACTERS = 500
+"""A refusal travels in trailers, of which gRPC's clients refuse some above 8 KiB."""
 
 _AttachContext = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 _StateContext = grpc.aio.ServicerContext[pb.GetEngineStateRequest, pb.GetEngineStateResponse]
@@ -41,14 +46,20 @@ class EngineServicer(EngineServiceServicer):
         self, request_iterator: AsyncIterator[pb.AttachRequest], context: _AttachContext
     ) -> None:
         """Serve one front end until either side ends the stream."""
-        requests = aiter(request_iterator)
-        first = await anext(requests, pb.AttachRequest())
+        requests = readable(request_iterator)
+        try:
+            first = await anext(requests, pb.AttachRequest())
+        except ValueError as error:
+            await _refuse(context, error)
         if first.hello.protocol_version != PROTOCOL_VERSION:
             await context.abort(
                 grpc.StatusCode.FAILED_PRECONDITION,
                 f"the first message must be a hello of protocol version {PROTOCOL_VERSION}, "
                 f"but has version {first.hello.protocol_version}",
             )
+        # A first write that is cut off would leave gRPC in doubt whether these were sent: it sends them
+        # again with the status, which fails, and the call never ends for the front end.
+        await context.send_initial_metadata(())
         outbox = Outbox(self._max_outbox_messages)
         owner = self._engine.attach(outbox)
         _log.info("front end %d attached as owner %d", first.hello.frontend_index, owner)
@@ -57,7 +68,7 @@ class EngineServicer(EngineServiceServicer):
             await run_until_first(self._read(requests, owner), _write(outbox, context), outbox.overflowed())
         except ValueError as error:
             _log.error("front end %d broke the protocol: %s", first.hello.frontend_index, error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await _refuse(context, error)
         finally:
             self._engine.post(FrontendGone(owner=owner))
             _log.info("front end %d detached", first.hello.frontend_index)
@@ -69,7 +80,10 @@ class EngineServicer(EngineServiceServicer):
         self, request: pb.GetEngineStateRequest, context: _StateContext
     ) -> pb.GetEngineStateResponse:
         """Tell the engine's counts."""
-        del request, context
+        try:
+            checked(request)
+        except ValueError as error:
+            await _refuse(context, error)
         return state_to_pb(self._engine.state())
 
     async def _read(self, requests: AsyncIterator[pb.AttachRequest], owner: int) -> None:
@@ -79,6 +93,11 @@ class EngineServicer(EngineServiceServicer):
     def _take(self, message: pb.AttachRequest, owner: int) -> None:
         batch = batch_from_pb(message, owner, now_ns=time.monotonic_ns(), draw_seed=_draw_seed)
         self._engine.post(batch)
+
+
+async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: ValueError) -> NoReturn:
+    """End a call, with as much of the reason as trailers hold."""
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:_MAX_MESSAGE_CHARACTERS])
 
 
 async def _write(outbox: Outbox, context: _AttachContext) -> None:

@@ -153,8 +153,10 @@ async def running_engine(
 def new_request(
     handle: int, prompt: list[int] | int, *, seed: int | None = None, **fields: Any
 ) -> pb.NewRequest:
-    """Build a request; a prompt given as a number is that many tokens that no other handle has."""
-    prompt = list(range(handle * 50, handle * 50 + prompt)) if isinstance(prompt, int) else prompt
+    """Build a request; a prompt given as a number is that many tokens, the first of them the handle's own."""
+    if isinstance(prompt, int):
+        # Modulo a prime below the vocabulary's size: the handles up to it begin differently.
+        prompt = [(50 * handle + index) % 997 for index in range(prompt)]
     sampling = LaneSampling(temperature=1, top_p=1, repetition_penalty=1, **fields.pop("sampling", {}))
     if seed is not None:
         sampling.seed = seed

@@ -228,3 +228,37 @@ async def test_a_front_end_that_does_not_read_is_cut_off(worker: StandInWorker) 
 async def read_to_the_end(call: Any) -> None:
     while await call.read() is not grpc.aio.EOF:
         pass
+
+
+async def test_a_front_end_that_closes_its_side_is_told_the_end(worker: StandInWorker) -> None:
+    # The first write of a stream, cut off by its end, once left one call in ten without a status.
+    async with running_engine(worker.address) as engine:
+        hello = pb.AttachRequest(hello=pb.FrontendHello(protocol_version=1))
+        async with grpc.aio.insecure_channel(f"unix:{engine.socket_path}") as channel:
+            for _ in range(100):
+                attach: Any = channel.unary_stream("/stepwire.engine.v1.EngineService/Attach")
+                call = attach(hello.SerializeToString(), timeout=10)
+                assert [_ async for _ in call] != []
+                assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_handle_that_is_in_use_costs_nobody_else(worker: StandInWorker) -> None:
+    async with (
+        running_engine(worker.address) as engine,
+        attached(engine) as probe,
+        attached(engine, 1) as other,
+    ):
+        await probe.wait_ready()
+        worker.may_run.clear()
+        await other.submit(new_request(1, 3, request_id="other", seed=1, max_tokens=3))
+        await probe.submit(new_request(1, 3, request_id="a"), new_request(1, 3, request_id="b"))
+        await probe.wait_ended(1)
+        assert (probe.ended[1].reason, probe.ended[1].message) == (
+            pb.REQUEST_END_INVALID,
+            "handle is 1, but must not be in use",
+        )
+        worker.may_run.set()
+        await other.wait_ended(1)
+        assert other.tokens[1] == expected_tokens(1, 3, 3)
+        probe.call.cancel()
+    assert worker.faults == []

@@ -29,6 +29,8 @@ from worker_svc.rpc.servicer import Serving, WorkerServicer
 from worker_svc.rpc.status import STATUS_CODES
 from worker_svc.runner.step_executor import StepExecutor
 
+REFUSED = grpc.StatusCode.INVALID_ARGUMENT
+
 
 @pytest.fixture
 async def worker(request: pytest.FixtureRequest) -> AsyncIterator[Worker]:
@@ -91,14 +93,14 @@ async def test_another_tokenizer_is_only_logged(worker: Worker, caplog: pytest.L
 async def test_a_stream_that_does_not_begin_with_a_hello_is_refused(worker: Worker) -> None:
     call = worker.stub.RunSteps()
     await call.write(rows(1))
-    assert await end_of(call) == (grpc.StatusCode.INTERNAL, "first message is step, but must be a hello")
+    assert await end_of(call) == (REFUSED, "first message is step, but must be a hello")
 
 
 async def test_a_second_hello_is_refused(worker: Worker) -> None:
     call, _ = await worker.open()
     await call.write(pb.RunStepsRequest(hello=HELLO))
     assert await end_of(call) == (
-        grpc.StatusCode.INTERNAL,
+        REFUSED,
         "message is hello, but must be a step or a heartbeat after the hello",
     )
 
@@ -173,7 +175,7 @@ async def test_a_gap_in_the_step_ids_ends_the_stream_but_not_the_worker(worker: 
     await call.write(rows(1, (0, 3), admissions=[admission(0)]))
     assert await result_of(call) == (1, [3])
     await call.write(rows(3, (0, 1)))
-    assert await end_of(call) == (grpc.StatusCode.INTERNAL, "step_id is 3, but must be 2: it grows by one")
+    assert await end_of(call) == (REFUSED, "step_id is 3, but must be 2: it grows by one")
     again, _ = await worker.open()
     await again.write(rows(1, (0, 3), admissions=[admission(0)]))
     assert await result_of(again) == (1, [3])
@@ -182,10 +184,7 @@ async def test_a_gap_in_the_step_ids_ends_the_stream_but_not_the_worker(worker: 
 async def test_bytes_that_are_no_array_end_the_stream(worker: Worker) -> None:
     call, _ = await worker.open()
     await call.write(pb.RunStepsRequest(step=pb.Step(step_id=1, row_lanes=b"\0")))
-    assert await end_of(call) == (
-        grpc.StatusCode.INTERNAL,
-        "size of row_lanes in bytes is 1, but must be a multiple of 4",
-    )
+    assert await end_of(call) == (REFUSED, "size of row_lanes in bytes is 1, but must be a multiple of 4")
 
 
 async def test_more_steps_in_flight_than_told_end_the_stream(worker: Worker) -> None:
@@ -194,10 +193,7 @@ async def test_more_steps_in_flight_than_told_end_the_stream(worker: Worker) -> 
     await call.write(rows(1, (0, 3), admissions=[admission(0)]))
     for step_id in (2, 3, 4):
         await call.write(rows(step_id, (0, 1)))
-    assert await end_of(call) == (
-        grpc.StatusCode.INTERNAL,
-        "steps in flight is 4, but must be at most max_steps_in_flight, 3",
-    )
+    assert await end_of(call) == (REFUSED, "steps in flight is 4, but must be at most max_steps_in_flight, 3")
 
 
 async def test_a_failing_runner_ends_the_stream_but_not_the_worker(

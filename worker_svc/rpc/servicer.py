@@ -16,11 +16,12 @@ from typing import Any
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
-from worker_svc.errors import NotReadyError, SupersededError, WorkerError
+from worker_svc.errors import NotReadyError, ProtocolError, SupersededError, WorkerError
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.convert import worker_hello
 from worker_svc.rpc.hello import check_hello, hello_of
-from worker_svc.rpc.status import status_code_of
+from worker_svc.rpc.readable import checked, readable
+from worker_svc.rpc.status import status_code_of, status_message_of
 from worker_svc.rpc.step_stream import StepStream
 from worker_svc.runner.worker_info import WorkerInfo
 
@@ -76,7 +77,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
     ) -> AsyncIterator[pb.RunStepsResponse]:
         """Check the hello, then run the stream until either side ends it."""
         try:
-            requests = aiter(request_iterator)
+            requests = readable(request_iterator)
             hello = hello_of(await anext(requests, None))
             serving = self._loaded()
             check_hello(hello, serving.info)
@@ -90,17 +91,17 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             _logger.info("epoch %d: the engine closed the stream", worker_epoch)
         except WorkerError as error:
             _logger.warning("step stream ended: %s", error)
-            await context.abort(status_code_of(error), str(error))
+            await context.abort(status_code_of(error), status_message_of(error))
 
     async def GetWorkerInfo(  # noqa: N802
         self, request: pb.GetWorkerInfoRequest, context: Any
     ) -> pb.GetWorkerInfoResponse:
         """Tell what this worker is and does."""
-        del request
         try:
+            checked(request)
             serving = self._loaded()
-        except NotReadyError as error:
-            await context.abort(status_code_of(error), str(error))
+        except (NotReadyError, ProtocolError) as error:
+            await context.abort(status_code_of(error), status_message_of(error))
         return pb.GetWorkerInfoResponse(
             hello=worker_hello(serving.info, self._worker_epoch if self.is_streaming else 0),
             num_lanes_held=serving.compute.num_lanes_held,

@@ -57,8 +57,9 @@ class WorkerServiceServicer:
         (of a lease several: see Step.num_steps).
         A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
         older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
-        A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
-        the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
+        A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a message that breaks
+        the protocol ends it with INVALID_ARGUMENT, a step that fails with INTERNAL. With the stream, all
+        lanes are forgotten.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

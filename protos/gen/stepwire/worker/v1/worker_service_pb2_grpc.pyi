@@ -41,8 +41,9 @@ class WorkerServiceStub:
     (of a lease several: see Step.num_steps).
     A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
     older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
-    A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
-    the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
+    A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a message that breaks
+    the protocol ends it with INVALID_ARGUMENT, a step that fails with INTERNAL. With the stream, all
+    lanes are forgotten.
     """
     GetWorkerInfo: _grpc.UnaryUnaryMultiCallable[_worker_service_pb2.GetWorkerInfoRequest, _worker_service_pb2.GetWorkerInfoResponse]
     """Tells what this worker is, to be read by people."""
@@ -58,8 +59,9 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     (of a lease several: see Step.num_steps).
     A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
     older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
-    A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
-    the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
+    A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a message that breaks
+    the protocol ends it with INVALID_ARGUMENT, a step that fails with INTERNAL. With the stream, all
+    lanes are forgotten.
     """
     GetWorkerInfo: _aio.UnaryUnaryMultiCallable[_worker_service_pb2.GetWorkerInfoRequest, _worker_service_pb2.GetWorkerInfoResponse]  # type: ignore[assignment]
     """Tells what this worker is, to be read by people."""
@@ -78,8 +80,9 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         (of a lease several: see Step.num_steps).
         A newer engine (higher fencing_number) supersedes an older one and ends its stream with ABORTED;
         older ones are refused so while the newer one's stream lives and for 10 s after it has ended.
-        A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a step that breaks
-        the protocol or fails ends it with INTERNAL. With the stream, all lanes are forgotten.
+        A hello that does not fit the model ends the stream with FAILED_PRECONDITION; a message that breaks
+        the protocol ends it with INVALID_ARGUMENT, a step that fails with INTERNAL. With the stream, all
+        lanes are forgotten.
         """
 
     @_abc_1.abstractmethod
