@@ -8,11 +8,14 @@ import os
 import torch
 from torch import distributed
 
+from worker_svc.__main__ import GPU_ENVIRONMENT
 from worker_svc.tp.group import TpGroup, make_tp_group
 
 
 def join_torchrun(device: str) -> TpGroup:
     """Return this rank's place; more than one rank are in the default process group then."""
+    for name, value in GPU_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
     group = make_tp_group(device, os.environ)
     if group.size > 1:
         if device == "cuda":

@@ -11,6 +11,7 @@ import pytest
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError, MemoryBudgetError, StartupError
 from worker_svc.runner.load import load_worker
+from worker_svc.tp.group import TpGroup
 
 
 @pytest.fixture
@@ -47,6 +48,11 @@ def test_a_worker_tells_what_it_is(checkpoint_folder: Callable[[str], Path]) -> 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"model folder '.*/nowhere' does not exist"):
         load_worker(WorkerConfig(model=str(tmp_path / "nowhere")))
+
+
+def test_more_ranks_than_can_share_the_model_are_refused(folder: Path) -> None:
+    with pytest.raises(StartupError, match=r"3 ranks cannot share .* Numbers of ranks that fit it: 1, 2, 4$"):
+        load_worker(WorkerConfig(model=str(folder), num_blocks=4), TpGroup(rank=1, size=3))
 
 
 def _truncate(path: Path) -> None:

@@ -3,6 +3,7 @@
 float32, so that only the order of sums differs.
 """
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from tests.rank_process import RankResult
+from worker_svc.__main__ import GPU_ENVIRONMENT
 
 pytestmark = pytest.mark.gpu
 
@@ -26,7 +28,7 @@ def test_two_gpus_give_the_tokens_of_one(checkpoint_folder: Callable[[str], Path
     for link in links:
         link.symlink_to(checkpoint_folder(link.name), target_is_directory=True)
     command = [sys.executable, "-m", "tests.rank_process", "cuda", str(tmp_path), *map(str, links)]
-    subprocess.run(command, check=True, timeout=LIMIT_SECONDS)
+    subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=os.environ | GPU_ENVIRONMENT)
     by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for name in SHAPES:
         whole = RankResult(**by_rank[0][name, 1])
