@@ -19,6 +19,7 @@ from worker_svc.tp.group import make_tp_group
 
 HELP = "Serve one worker group: hold the model and run the steps of an engine. Alone, or under torchrun."
 PREFIX = "STEPWIRE_WORKER_"
+EXIT_FAILED = 1
 EXIT_DEVICE_LOST = 3
 """Exit code that asks for a new process; 1 is a start that failed, 2 a wrong command line."""
 GRPC_ENVIRONMENT = {
@@ -44,7 +45,7 @@ def main() -> None:
         app(prog_name="python -m worker_svc")
     except StartupError as error:
         typer.echo(f"error: {error}", err=True)
-        raise SystemExit(1) from None
+        _leave_process(EXIT_FAILED)
     except DeviceLostError as error:
         _end_at_once(error)
 
@@ -52,9 +53,13 @@ def main() -> None:
 def _end_at_once(error: DeviceLostError) -> None:
     """End the process, from whatever thread."""
     typer.echo(f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}", err=True)
+    _leave_process(EXIT_DEVICE_LOST)
+
+
+def _leave_process(exit_code: int) -> None:
+    """End without the interpreter's own end, which would wait for the device, or for other ranks."""
     sys.stdout.flush()
-    # The interpreter's own end would wait for the device.
-    os._exit(EXIT_DEVICE_LOST)
+    os._exit(exit_code)
 
 
 def _run(config: WorkerConfig) -> None:
@@ -68,6 +73,8 @@ def _run(config: WorkerConfig) -> None:
     from worker_svc.start import start_worker  # noqa: PLC0415
 
     start_worker(config, group, on_lost=_end_at_once)
+    if group.size > 1:
+        _leave_process(0)
 
 
 if __name__ == "__main__":

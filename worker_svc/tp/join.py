@@ -83,13 +83,15 @@ class Membership:
         )
 
     def leave(self) -> None:
-        """End in good order; where rank 0 does so, the group ends."""
+        """End in good order; where rank 0 does so, the group ends.
+
+        The process group is left to the process's end: NCCL would wait for the graphs that use it.
+        """
         self._watch.stop()
         if self._group.is_leader:
             self._block.stop()
             for link in self._links:
                 link.end()
-        distributed.destroy_process_group()
 
 
 def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: OnLost) -> Membership:
