@@ -78,11 +78,11 @@ def main() -> int:
         _send_all(ranks, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
+    # As torchrun's: what ranks have written that have ended is still there.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=1))
     attempt, codes = 0, {0: 1}
     while not is_stopping:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        # Of each attempt's own: addresses of ranks that have ended must not be found.
-        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=1))
         ranks.update(_start_ranks(size, flags, store=store, attempt=attempt))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         codes = _wait_for_all(ranks)

@@ -17,10 +17,12 @@ from typing import TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
 from worker_svc.errors import ConfigError, DeviceLostError, StartupError
 from worker_svc.tp.group import TpGroup
 from worker_svc.tp.host_link import TOKEN_BYTES, HostLink, accept_hosts, connect_to_leader
+from worker_svc.tp.meeting import agree_on_name
 from worker_svc.tp.messages import SPIN_SECONDS, next_message, write_message
 from worker_svc.tp.rank_watch import RankWatch
 from worker_svc.tp.shared_block import SharedBlock
@@ -106,7 +108,7 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
     Raises:
         StartupError: if the ranks do not fit together.
     """
-    _open_process_group(group.device)
+    _open_process_group(group)
     num_readers = group.local_size - group.is_leader_host
     block_of = {"num_ranks": group.local_size, "num_readers": num_readers}
     block = SharedBlock.create(**block_of) if group.local_rank == 0 else None
@@ -138,14 +140,15 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
     return Membership(group, block, watch=watch, links=links)
 
 
-def _open_process_group(device: str) -> None:
-    """Meet all ranks where torchrun says; calls that carry no tensors go over gloo."""
+def _open_process_group(group: TpGroup) -> None:
+    """Meet all ranks where torchrun says; calls that carry no tensors of a GPU go over gloo."""
+    backend = "gloo" if group.device == "cpu" else "cpu:gloo,cuda:nccl"
     try:
-        if device == "cpu":
-            distributed.init_process_group("gloo")
-        else:
-            torch.cuda.set_device(device)
-            distributed.init_process_group("cpu:gloo,cuda:nccl")
+        if group.device != "cpu":
+            torch.cuda.set_device(group.device)
+        store, rank, size = next(rendezvous("env://", group.rank, group.size))
+        store = PrefixStore(agree_on_name(store, rank=rank, size=size), store)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:
         raise StartupError(f"the ranks of the worker group do not find each other: {error}") from error
 
