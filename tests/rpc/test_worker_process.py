@@ -21,7 +21,7 @@ def test_it_tells_how_it_starts_serves_and_stops_on_a_signal(
         assert (info.hello.num_blocks, info.hello.max_model_len, info.hello.worker_epoch) == (8, 128, 0)
         assert worker.stop() == 0
     starts = [line.split()[0] for line in worker.lines]
-    assert starts[:7] == ["versions", "model", "device", "KV", "limits", "weights", "worker"]
+    assert starts[:8] == ["only", "versions", "model", "device", "KV", "limits", "weights", "worker"]
 
 
 def test_a_start_that_fails_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
@@ -30,4 +30,4 @@ def test_a_start_that_fails_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
     with pytest.raises(ServiceError), running("worker_svc", "--model", str(folder), "--port", "0") as worker:
         worker.address()
     assert worker.process.wait(5) == 1
-    assert worker.lines == [f"error: model '{folder}' is no model folder: it holds no config.json\n"]
+    assert worker.lines[1:] == [f"error: model '{folder}' is no model folder: it holds no config.json\n"]
