@@ -17,8 +17,6 @@ import grpc
 
 CALL_SECONDS = 60.0
 """No call takes longer, on the slowest machine either: a deadline that passes is a failure."""
-_NUM_AT_ONCE = 32
-_NUM_THREADS = 8
 _MAX_KEPT = 5
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
@@ -69,6 +67,7 @@ async def throw(
     messages: Iterable[bytes],
     may_end: frozenset[grpc.StatusCode],
     judge: Judge = lambda _: "",
+    num_at_once: int = 32,
 ) -> Outcomes:
     """Send each message in a call of its own, several calls at a time.
 
@@ -85,7 +84,7 @@ async def throw(
             outcomes.note([message], await call.code(), told=await call.details() or "", answers=answers)
 
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        await asyncio.gather(*(make_calls(channel) for _ in range(_NUM_AT_ONCE)))
+        await asyncio.gather(*(make_calls(channel) for _ in range(num_at_once)))
     return outcomes
 
 
@@ -96,6 +95,7 @@ async def throw_streams(
     calls: Iterable[Messages],
     may_end: frozenset[grpc.StatusCode],
     judge: Judge = lambda _: "",
+    num_at_once: int = 8,
 ) -> Outcomes:
     """Make calls of several messages each, while this process's event loop serves them.
 
@@ -123,10 +123,10 @@ async def throw_streams(
 
     with (
         grpc.insecure_channel(address, options=_OPTIONS) as channel,
-        ThreadPoolExecutor(_NUM_THREADS) as pool,
+        ThreadPoolExecutor(num_at_once) as pool,
     ):
         loop = asyncio.get_running_loop()
-        await asyncio.gather(*(loop.run_in_executor(pool, make_calls, channel) for _ in range(_NUM_THREADS)))
+        await asyncio.gather(*(loop.run_in_executor(pool, make_calls, channel) for _ in range(num_at_once)))
     return outcomes
 
 

@@ -12,13 +12,9 @@ from tests.rpc.worker_harness import HELLO, admission, int32_bytes, result_of, r
 
 SERVICE = "/stepwire.worker.v1.WorkerService"
 _STATUS = grpc.StatusCode
-MAY_END = frozenset(
-    {
-        *(_STATUS.OK, _STATUS.INVALID_ARGUMENT, _STATUS.FAILED_PRECONDITION),
-        # Another engine took over, as each call here does from the one before.
-        _STATUS.ABORTED,
-    }
-)
+MAY_END = frozenset({_STATUS.OK, _STATUS.INVALID_ARGUMENT, _STATUS.FAILED_PRECONDITION})
+NEWEST = 2**64 - 1
+"""A fencing number that no other engine outbids."""
 
 
 def honest_first_step() -> pb.RunStepsRequest:
@@ -35,20 +31,28 @@ def honest_lease() -> pb.RunStepsRequest:
 
 
 async def test_the_worker_withstands_hostile_engines(amount: Amount) -> None:
-    hello = pb.RunStepsRequest(hello=HELLO).SerializeToString()
+    newest = pb.RunStepsRequest(hello=HELLO)
+    newest.hello.fencing_number = NEWEST
+    hello = newest.SerializeToString()
     first = honest_first_step().SerializeToString()
     wrong = []
-    async with serving() as worker:
+    async with serving(fencing_hold_seconds=0.0) as worker:
         method = f"{SERVICE}/RunSteps"
         messages = hostile_messages(pb.RunStepsRequest(hello=HELLO), amount.num_hostile, seed=1)
-        wrong += (await throw(worker.address, method, messages=messages, may_end=MAY_END)).wrong
+        # Each takes the worker from the one before, or is refused as the older engine.
+        may_end = MAY_END | {_STATUS.ABORTED}
+        wrong += (await throw(worker.address, method, messages=messages, may_end=may_end)).wrong
         for before, messages in (
             ([hello], hostile_messages(honest_first_step(), amount.num_hostile, seed=2)),
             ([hello, first], hostile_messages(honest_lease(), amount.num_hostile, seed=3)),
             ([hello], random_bytes(amount.num_random, seed=4)),
         ):
             calls = after(always(before), messages)
-            wrong += (await throw_streams(worker.address, method, calls=calls, may_end=MAY_END)).wrong
+            # One at a time, so that each has the worker to itself.
+            outcomes = await throw_streams(
+                worker.address, method, calls=calls, may_end=MAY_END, num_at_once=1
+            )
+            wrong += outcomes.wrong
         method = f"{SERVICE}/GetWorkerInfo"
         for messages in (
             hostile_messages(pb.GetWorkerInfoRequest(), amount.num_hostile, seed=5),
@@ -61,7 +65,7 @@ async def test_the_worker_withstands_hostile_engines(amount: Amount) -> None:
             return int(info.num_lanes_held)
 
         assert wrong == []
-        call, _ = await worker.open(fencing_number=2**64 - 1)
+        call, _ = await worker.open(fencing_number=NEWEST)
         assert await num_lanes_held() == 0
         await call.write(honest_first_step())
         assert await result_of(call) == (1, [3])

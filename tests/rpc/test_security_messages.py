@@ -4,6 +4,7 @@ from typing import Any
 
 import grpc
 import pytest
+from stepwire.worker.v1 import worker_service_pb2 as pb
 
 from tests.rpc import worker_harness
 from tests.rpc.engine_bench import running_engine
@@ -34,3 +35,39 @@ async def test_the_engine_refuses_bytes_that_are_no_message(method: str) -> None
 async def test_the_worker_refuses_bytes_that_are_no_message(method: str) -> None:
     async with worker_harness.serving() as worker:
         await expect_refused(worker.channel, f"/stepwire.worker.v1.WorkerService/{method}")
+
+
+def a_step(**sampling: Any) -> pb.RunStepsRequest:
+    message = worker_harness.rows(1, (0, 3), admissions=[worker_harness.admission(0)])
+    for name, value in sampling.items():
+        setattr(message.step.admissions[0].sampling, name, value)
+    return message
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (a_step(top_k=2**31), "top_k of lane 0 is 2147483648, but must be at most 9999"),
+        (worker_harness.rows(1, num_steps=0), "num_steps is 0, but must be at least 1"),
+    ],
+)
+async def test_the_worker_refuses_steps_that_it_once_failed_at(
+    message: pb.RunStepsRequest, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with worker_harness.serving() as worker:
+        call, _ = await worker.open()
+        await call.write(message)
+        assert await worker_harness.end_of(call) == (grpc.StatusCode.INVALID_ARGUMENT, told)
+    assert "Traceback" not in caplog.text
+
+
+async def test_a_refusal_reaches_the_engine_whatever_value_it_names() -> None:
+    async with worker_harness.serving() as worker:
+        call = worker.stub.RunSteps()
+        await call.write(
+            pb.RunStepsRequest(hello=pb.EngineHello(protocol_version=1, config_hash="x" * 20_000))
+        )
+        code, told = await worker_harness.end_of(call)
+    assert (code, len(told)) == (grpc.StatusCode.FAILED_PRECONDITION, 505)
+    assert told.startswith("config_hash: the engine expects xxx")
+    assert told.endswith("the worker has abc")

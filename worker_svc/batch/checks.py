@@ -115,6 +115,7 @@ def _check_sampling(admission: Admission, limits: TableLimits) -> None:
         ("number of bias_token_ids", len(sampling.bias_token_ids), MAX_BIASES),
         ("number of stop_token_ids", len(sampling.stop_token_ids), MAX_STOP_IDS),
         ("num_logprobs_plus_one", sampling.num_logprobs_plus_one, MAX_LOGPROBS_PLUS_ONE),
+        ("top_k", sampling.top_k, limits.vocab_size),
     ):
         if count > most:
             raise ProtocolError.of(f"{field} {of_lane}", count, f"be at most {most}")

@@ -236,11 +236,12 @@ class ComputeThread:
 
     def _fail(self, epoch: StepEpoch, step_id: int, error: Exception) -> None:
         """End the epoch: whatever a step raises, the thread lives on for the next one."""
-        _logger.error("step %d failed", step_id, exc_info=error)
         self._meter.note_failure()
         if isinstance(error, ProtocolError):
+            # The engine's fault, which its stream's end tells: where in our code it shows is of no interest.
             epoch.fail(error)
         else:
+            _logger.error("step %d failed", step_id, exc_info=error)
             epoch.fail(StepFailedError(f"step {step_id} failed: {type(error).__name__}: {error}"))
             self._ask_device()
 

@@ -60,8 +60,11 @@ def step_from_proto(message: pb.Step, *, keeps_bytes: bool = False) -> Step:
         keeps_bytes: Whether other ranks need it, too.
 
     Raises:
-        ProtocolError: if the bytes of a field are no whole array.
+        ProtocolError: if the bytes of a field are no whole array, or it has no iteration.
     """
+    num_steps = message.num_steps if message.HasField("num_steps") else 1
+    if num_steps < 1:
+        raise ProtocolError.of("num_steps", num_steps, "be at least 1")
     return Step(
         step_id=message.step_id,
         released_lanes=_int32("released_lanes", message.released_lanes),
@@ -71,7 +74,7 @@ def step_from_proto(message: pb.Step, *, keeps_bytes: bool = False) -> Step:
         row_lanes=_int32("row_lanes", message.row_lanes),
         row_num_tokens=_int32("row_num_tokens", message.row_num_tokens),
         row_samples=_bool("row_samples", message.row_samples),
-        num_steps=message.num_steps if message.HasField("num_steps") else 1,
+        num_steps=num_steps,
         takes_over=message.take_over,
         serialized=message.SerializeToString() if keeps_bytes else b"",
     )
