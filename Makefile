@@ -125,6 +125,7 @@ bench: $(STAMP) ## the benchmarks that need no GPU
 	$(BIN)/python -m benchmarks.scheduler_core
 	$(BIN)/python -m benchmarks.cpu_engine
 	$(BIN)/python -m benchmarks.split_cost
+	$(BIN)/python -m benchmarks.metrics_cost
 
 bench-kernels: $(STAMP) ## each kernel against its roof; needs an NVIDIA GPU
 	@for file in $(wildcard benchmarks/kernels/*.py); do $(BIN)/python $$file; done
