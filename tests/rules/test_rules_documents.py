@@ -24,6 +24,7 @@ _COMPOSE_RUN = "tools/compose_run/__main__.py::check_stack"
 _GRPCURL_TEST = "tests/e2e/test_e2e_grpcurl.py::test_the_readmes_commands_answer"
 _RECIPES_TEST = "tests/e2e/recipes/test_e2e_recipes.py::test_every_recipe_is_answered"
 PAGE_OF_RECIPES = "docs/grpcurl.md"
+_RANKS_TESTS = "tests/e2e/test_e2e_torchrun.py"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
@@ -82,6 +83,18 @@ TESTED_COMMANDS = {
     "make test-compose": "tools/compose_run/__main__.py::main",
     "docker compose up --build --detach": _COMPOSE_RUN,
     "docker compose --profile gateway up --build --detach": _COMPOSE_RUN,
+    # On CPUs, with a tiny model; two torchruns on one host.
+    "stepwire serve --model models/Qwen3-8B --device cuda --tensor-parallel-size 2": (
+        f"{_RANKS_TESTS}::test_stepwire_serve_starts_a_group_again_that_lost_a_rank"
+    ),
+    (
+        "torchrun --nproc-per-node 2 --max-restarts 100 -m worker_svc --model models/Qwen3-8B --device cuda "
+        "--port 50061"
+    ): f"{_RANKS_TESTS}::test_four_ranks_through_deaths",
+    (
+        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node-a:29400 "
+        "--max-restarts 100 -m worker_svc --model models/Qwen3-32B --device cuda --host 0.0.0.0 --port 50061"
+    ): f"{_RANKS_TESTS}::test_two_hosts",
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
     "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
 }

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -54,11 +55,12 @@ def test_ranks_do_not_outlive_their_launcher(other: "subprocess.Popen[bytes]") -
     assert str(lost.get(timeout=30)) == "the launcher of the worker group has ended"
 
 
-def test_a_rank_without_a_sign_of_life_is_lost(other: "subprocess.Popen[bytes]") -> None:
+def test_a_rank_without_a_sign_of_life_is_killed_and_lost(other: "subprocess.Popen[bytes]") -> None:
     block = SharedBlock.create(num_ranks=2, num_readers=1)
     lost = watch_of(block, other.pid, 0.1)
     message = "rank 5 of the worker group has shown no sign of life for 0.1 s"
     assert str(lost.get(timeout=30)) == message
+    assert other.wait(30) == -signal.SIGKILL
 
 
 def test_a_rank_that_ends_with_the_group_is_not_missed(other: "subprocess.Popen[bytes]") -> None:

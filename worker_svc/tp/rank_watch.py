@@ -4,9 +4,11 @@ A process that ends is noticed at once, one that is stopped or starved of the CP
 call that hangs is another's to notice: the thread goes on beating. Linux only. Knows nothing about steps.
 """
 
+import contextlib
 import logging
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -76,8 +78,7 @@ class RankWatch:
             if ended:
                 self._lose(f"{watched[ended[0][0]]} of the worker group has ended")
             elif silent is not None:
-                rank, limit = self._ranks[silent][0], f"{self._limit_seconds:g} s"
-                self._lose(f"rank {rank} of the worker group has shown no sign of life for {limit}")
+                self._lose_silent(*self._ranks[silent])
 
     def _open_processes(self) -> dict[int, str]:
         """Return a descriptor of each process that is watched, and what it is."""
@@ -87,6 +88,14 @@ class RankWatch:
             processes[self._launcher_pid] = "the launcher"
         descriptors = ((_open_process(pid), what) for pid, what in processes.items())
         return {descriptor: what for descriptor, what in descriptors if descriptor is not None}
+
+    def _lose_silent(self, rank: int, pid: int) -> None:
+        """Kill the process first: it may be stopped, and torchrun would ask it to end for half a minute."""
+        if not self._block.is_stopping:
+            with contextlib.suppress(ProcessLookupError):  # it ended just now
+                os.kill(pid, signal.SIGKILL)
+        limit = f"{self._limit_seconds:g} s"
+        self._lose(f"rank {rank} of the worker group has shown no sign of life for {limit}")
 
     def _lose(self, message: str) -> None:
         if not self._stopped.is_set() and not self._block.is_stopping:
