@@ -33,7 +33,8 @@ LIMITS = TableLimits(
     max_model_len=BLOCK_SIZE,
     vocab_size=320,
 )
-SEEDED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 5}
+LIMITED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed": 5}
+DRAWN: dict[str, Any] = {"temperature": 2.0, "seed": 6}
 
 
 def make_executor(folder: Path, ranks: Ranks | None) -> StepExecutor:
@@ -56,9 +57,9 @@ def make_executor(folder: Path, ranks: Ranks | None) -> StepExecutor:
 
 
 def run(executor: StepExecutor) -> list[list[int]]:
-    """Run a prefill of a greedy lane and decode it; then a sampling lane beside it."""
+    """Run a greedy lane, one beside it whose rows have limits, then one that is drawn from everything."""
     executor.start_epoch()
-    first, second = (
+    first, second, third = (
         admission(
             lane,
             token_ids=int32(prompt),
@@ -67,13 +68,15 @@ def run(executor: StepExecutor) -> list[list[int]]:
             max_total_tokens=BLOCK_SIZE,
             sampling=sampling(**params),
         )
-        for lane, prompt, params in ((0, [5, 300, 110, 17], {}), (1, [250, 7], SEEDED))
+        for lane, prompt, params in ((0, [5, 300, 110, 17], {}), (1, [250, 7], LIMITED), (1, [9], DRAWN))
     )
     steps = (
         step(1, [(0, 4, True)], admissions=(first,)),
         step(2, [(0, 1, True)]),
         step(3, [(0, 1, True), (1, 2, True)], admissions=(second,)),
         step(4, [(0, 1, True), (1, 1, True)]),
+        step(5, [(1, 1, True)], released_lanes=int32([1]), admissions=(third,)),
+        step(6, [(1, 1, True)]),
     )
     return [executor.launch(one).finish().sampled.token_ids.tolist() for one in steps]
 

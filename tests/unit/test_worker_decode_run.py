@@ -102,7 +102,7 @@ def test_masks_end() -> None:
     batches = [InputBatch(table, table.apply(step(step_id, [(1, 1, True)]))) for step_id in range(2, 6)]
     # The second of the tokens is sampled by the first of these steps, and the fourth may be a stop id.
     flavours = [batch.flavour for batch in batches]
-    assert flavours == [SamplingFlavour.FULL] * 2 + [SamplingFlavour.SAMPLED] * 2
+    assert flavours == [SamplingFlavour.FULL] * 2 + [SamplingFlavour.DRAWN] * 2
 
 
 def test_the_longest_row_is_told_first_also_later() -> None:

@@ -74,7 +74,9 @@ def test_the_spare_cell_is_no_lanes() -> None:
     [
         ({}, SamplingFlavour.GREEDY),
         ({"stop_token_ids": int32([5])}, SamplingFlavour.GREEDY),
-        ({"temperature": 0.5}, SamplingFlavour.SAMPLED),
+        ({"temperature": 0.5}, SamplingFlavour.DRAWN),
+        ({"temperature": 0.5, "top_p": 0.9}, SamplingFlavour.SAMPLED),
+        ({"temperature": 0.5, "min_p": 0.1}, SamplingFlavour.SAMPLED),
         ({"temperature": 0.5, "top_k": 3}, SamplingFlavour.SAMPLED),
         ({"repetition_penalty": 1.5}, SamplingFlavour.FULL),
         ({"num_logprobs_plus_one": 1}, SamplingFlavour.FULL),

@@ -15,9 +15,11 @@ class SamplingFlavour(IntEnum):
 
     GREEDY = 0
     """The argmax of the raw logits."""
-    SAMPLED = 1
-    """Temperature, top_k, top_p, min_p."""
-    FULL = 2
+    DRAWN = 1
+    """Temperature."""
+    SAMPLED = 2
+    """Also top_k, top_p, min_p."""
+    FULL = 3
     """Also edited logits, or log-probabilities to tell."""
 
 
@@ -84,4 +86,7 @@ class LaneParameters:
     def _flavour_of_lane(self, lane: int) -> SamplingFlavour:
         if self.has_penalties[lane] or self.has_bias[lane] or self.num_logprobs_plus_one[lane]:
             return SamplingFlavour.FULL
-        return SamplingFlavour.SAMPLED if self.temperature[lane] else SamplingFlavour.GREEDY
+        if not self.temperature[lane]:
+            return SamplingFlavour.GREEDY
+        has_limit = self.top_k[lane] > 0 or self.top_p[lane] < 1 or self.min_p[lane] > 0
+        return SamplingFlavour.SAMPLED if has_limit else SamplingFlavour.DRAWN

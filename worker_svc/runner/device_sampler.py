@@ -21,7 +21,7 @@ from kernels.sampler_tables import (
     allocate_lane_words,
     allocate_sampler_workspace,
 )
-from kernels.shared_argmax import sample_greedy_shared
+from kernels.shared_draw import sample_decode_shared
 from kernels.shared_sample import SharedVocabulary
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
@@ -29,12 +29,19 @@ from worker_svc.batch.step import Admission
 from worker_svc.runner.packed_upload import PackedUpload
 from worker_svc.runner.row_writer import RowWrite, RowWriter
 
+_SAMPLER_FLAVOURS = {
+    SamplingFlavour.GREEDY: SamplerFlavour.GREEDY,
+    SamplingFlavour.DRAWN: SamplerFlavour.SAMPLED,
+    SamplingFlavour.SAMPLED: SamplerFlavour.SAMPLED,
+    SamplingFlavour.FULL: SamplerFlavour.FULL,
+}
+
 
 class DeviceSampler:
     """Draws one token a row and writes it to the lane's tokens.
 
-    Where ranks share the model, greedy rows need a value and an id of each rank; for others each rank gathers
-    all logits, in the model's dtype, and draws by itself: the same token, as everything is the same.
+    Where ranks share the model, rows without limits and edits need a candidate of each rank; for others each
+    rank gathers all logits, in the model's dtype, and draws by itself: all draw the same from the same.
     """
 
     def __init__(
@@ -48,6 +55,9 @@ class DeviceSampler:
         device: torch.device,
     ) -> None:
         self._vocabulary = vocabulary
+        drawn = SamplingFlavour.SAMPLED if vocabulary is None else SamplingFlavour.DRAWN
+        self.flavours = {flavour: flavour for flavour in SamplingFlavour} | {SamplingFlavour.DRAWN: drawn}
+        """What a batch asks for -> the flavour of the step that does it: fewer need to be captured."""
         self._words_CL = allocate_lane_words(limits.max_num_seqs, device)
         self._tables = allocate_lane_sampling(limits.max_num_seqs, device, self._words_CL)
         self._token_pool_LP = token_pool_LP
@@ -93,15 +103,17 @@ class DeviceSampler:
         """
         vocabulary = self._vocabulary
         if vocabulary is not None:
-            if flavour == SamplingFlavour.GREEDY:
-                sample_greedy_shared(
+            if flavour <= SamplingFlavour.DRAWN:
+                sample_decode_shared(
                     logits_RV[:, : vocabulary.num_own_ids(logits_RV)],
                     lanes_R,
                     positions_R,
+                    self._tables,
                     self._token_pool_LP,
                     out_R,
                     first_id=vocabulary.first_id,
                     all_gather=vocabulary.all_gather,
+                    is_drawn=flavour == SamplingFlavour.DRAWN,
                 )
                 return
             logits_RV = vocabulary.gather(logits_RV)
@@ -113,7 +125,7 @@ class DeviceSampler:
             self._tables,
             self._token_pool_LP,
             out_R,
-            flavour=SamplerFlavour(int(flavour)),
+            flavour=_SAMPLER_FLAVOURS[flavour],
             workspace=self._workspace,
             out_logprob_ids_BK=self.logprob_ids_RK[:num_rows] if is_full else None,
             out_logprobs_BK=self.logprobs_RK[:num_rows] if is_full else None,

@@ -21,7 +21,7 @@ from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.step_parts import StepParts, make_step_parts
 from worker_svc.runner.warm_up import warm_up_steps
 
-CAPTURED_AT_START = (SamplingFlavour.GREEDY, SamplingFlavour.SAMPLED)
+CAPTURED_AT_START = (SamplingFlavour.GREEDY, SamplingFlavour.DRAWN, SamplingFlavour.SAMPLED)
 """Steps with penalties, masks or log-probabilities are captured when they first come."""
 BYTES_PER_GRAPH = 4 << 20
 """What an instantiated graph of some hundred kernels is taken to need on the device."""
@@ -65,7 +65,7 @@ def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_sizes: int) -> i
         )
     num_graphs = 0
     if config.cuda_graphs:
-        num_graphs = num_sizes * len(SamplingFlavour) + len(
+        num_graphs = num_sizes * len(set(parts.sampler.flavours.values())) + len(
             captured_token_counts(config.max_num_batched_tokens)
         )
     num_blocks = choose_num_blocks_of_device(

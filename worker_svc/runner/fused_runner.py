@@ -94,7 +94,7 @@ class FusedModelRunner:
         """Capture steps of all sizes now; decode steps of other flavours when they first come."""
         captures = [
             partial(self._capture, num_rows, flavour)
-            for flavour in flavours
+            for flavour in dict.fromkeys(self._parts.sampler.flavours[flavour] for flavour in flavours)
             for num_rows in reversed(self._batch_sizes)
         ]
         captures += [partial(self._mixed.capture, size) for size in reversed(self._mixed.token_counts)]
@@ -104,7 +104,7 @@ class FusedModelRunner:
                 on_progress(num_captured, len(captures))
 
     def _launch_decode(self, batch: InputBatch, num_rows: int) -> LaunchedStep:
-        flavour = batch.flavour
+        flavour = self._parts.sampler.flavours[batch.flavour]
         if self._graphs is not None and (num_rows, flavour) not in self._graphs:
             self._capture(num_rows, flavour)
         self._decode.stage(num_rows, batch)
