@@ -21,6 +21,8 @@ def exposure_lines(config: SchedulerConfig) -> Iterator[str]:
             )
         if not config.tls_cert:
             yield "warning: prompts, answers and tokens travel in plain text; --tls-cert encrypts them"
+        if config.metrics_port >= 0:
+            yield f"warning: whoever reaches {config.host} can read the metrics"
     if not config.worker_tls_ca:
         yield from (
             f"warning: the link to worker {address} is plain text; --worker-tls-ca encrypts it"

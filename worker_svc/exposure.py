@@ -21,6 +21,8 @@ def exposure_lines(config: WorkerConfig) -> Iterator[str]:
         )
     if not config.tls_cert:
         yield "warning: token ids travel in plain text; --tls-cert encrypts them"
+    if config.metrics_port >= 0:
+        yield f"warning: whoever reaches {config.host} can read the metrics"
 
 
 def _is_this_machine(host: str) -> bool:

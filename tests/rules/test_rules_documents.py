@@ -26,6 +26,9 @@ _RECIPES_TEST = "tests/e2e/recipes/test_e2e_recipes.py::test_every_recipe_is_ans
 PAGE_OF_RECIPES = "docs/grpcurl.md"
 _RANKS_TESTS = "tests/e2e/test_e2e_torchrun.py"
 _CLIENTS_TEST = "tests/e2e/clients/test_e2e_clients.py::test_it_collects_streams_cancels_and_keeps_a_deadline"
+_CERTIFICATE_TEST = (
+    "tests/e2e/test_e2e_security.py::test_the_document_s_own_certificate_and_token_let_a_client_in"
+)
 
 # Every command of a document -> what runs it: "file::function" of a test, or a file that holds the command.
 # Targets that `make check` runs need no entry.
@@ -78,6 +81,21 @@ TESTED_COMMANDS = {
     "cmake -B build && cmake --build build --parallel && build/example 127.0.0.1:50051": _CLIENTS_TEST,
     # Without Go's modules: they are on no registry that CI reaches.
     "go generate && go mod tidy && go run . 127.0.0.1:50051": _CLIENTS_TEST,
+    (
+        "openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=stepwire "
+        "-addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout server.key -out server.pem"
+    ): _CERTIFICATE_TEST,
+    (
+        "python -m scheduler_svc --model .cache/models/SmolLM2-135M-Instruct --tls-cert server.pem "
+        "--tls-key server.key"
+    ): _CERTIFICATE_TEST,
+    "stepwire token alice >> tenants.toml": _CERTIFICATE_TEST,
+    (
+        """grpcurl -cacert server.pem -H "authorization: Bearer $STEPWIRE_TOKEN" 127.0.0.1:50051 list"""
+    ): _CERTIFICATE_TEST,
+    "stepwire state --tls-ca server.pem": (
+        "tests/e2e/test_e2e_security.py::test_all_links_are_closed_to_strangers"
+    ),
     "make up": _COMPOSE_RUN,
     "make down": _COMPOSE_RUN,
     "make test-compose": "tools/compose_run/__main__.py::main",

@@ -19,6 +19,7 @@ PLAIN_LINK = "warning: the link to worker gpu1:50061 is plain text; --worker-tls
 TAKEN_OVER = (
     "warning: whoever reaches 0.0.0.0:50061 can take the worker over; --tls-client-ca asks for certificates"
 )
+METRICS = "warning: whoever reaches 0.0.0.0 can read the metrics"
 PLAIN_STEPS = "warning: token ids travel in plain text; --tls-cert encrypts them"
 
 
@@ -32,6 +33,7 @@ PLAIN_STEPS = "warning: token ids travel in plain text; --tls-cert encrypts them
         ({"host": "0.0.0.0", "tenants_file": "t"}, [PLAIN]),
         ({"host": "0.0.0.0", **TLS}, [NOBODY_ASKED]),
         ({"host": "0.0.0.0", **TLS, "tls_client_ca": "a"}, []),
+        ({"host": "0.0.0.0", **TLS, "tls_client_ca": "a", "metrics_port": 0}, [METRICS]),
         ({"host": "0.0.0.0", **TLS, "tenants_file": "t", "worker": ("gpu1:50061", "[::1]:1")}, [PLAIN_LINK]),
         ({"host": "llm.example", **TLS, "tenants_file": "t", "worker": ("g:1",), "worker_tls_ca": "a"}, []),
     ],
@@ -47,6 +49,7 @@ def test_the_scheduler_says_who_can_reach_it(options: dict[str, Any], lines: lis
         ({"host": "0.0.0.0"}, [TAKEN_OVER, PLAIN_STEPS]),
         ({"host": "0.0.0.0", **TLS}, [TAKEN_OVER]),
         ({"host": "0.0.0.0", **TLS, "tls_client_ca": "a"}, []),
+        ({"host": "0.0.0.0", **TLS, "tls_client_ca": "a", "metrics_port": 0}, [METRICS]),
     ],
 )
 def test_the_worker_says_who_can_reach_it(options: dict[str, Any], lines: list[str]) -> None:

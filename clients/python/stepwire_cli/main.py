@@ -13,6 +13,7 @@ from stepwire_cli.generate import GenerateFlags, run_generate
 from stepwire_cli.serve import run_serve
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.state import StateFlags, run_state
+from stepwire_cli.token import TokenFlags, run_token
 
 app = typer.Typer(
     help="Stepwire, an LLM inference server: start it, ask it, look at it, measure it.",
@@ -24,4 +25,5 @@ app.command("serve")(command_of(ServeFlags, run_serve))
 app.command("generate")(command_of(GenerateFlags, run_generate))
 app.command("chat")(command_of(ChatFlags, run_chat))
 app.command("state")(command_of(StateFlags, run_state))
+app.command("token")(command_of(TokenFlags, run_token))
 app.command("bench")(command_of(BenchFlags, run_bench))
