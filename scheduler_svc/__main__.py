@@ -21,6 +21,7 @@ from model.errors import ModelFolderError
 from model.folder import find_model_folder
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import supervise
+from scheduler_svc.traced import with_collector
 
 ENVIRONMENT_PREFIX = "STEPWIRE_SCHEDULER"
 _GRPC_ENVIRONMENT = {
@@ -41,7 +42,7 @@ def run(**flags: Any) -> None:
     try:
         check_environment(os.environ)
         config = SchedulerConfig(**flags | {"worker": tuple(flags["worker"])})
-        exit_code = supervise(_with_collector_found(_with_model_found(config), os.environ), typer.echo)
+        exit_code = supervise(with_collector(_with_model_found(config), os.environ), typer.echo)
     except (ConfigError, ModelFolderError) as error:
         typer.echo(f"scheduler error: {error}", err=True)
         exit_code = 2
@@ -65,15 +66,6 @@ def _with_model_found(config: SchedulerConfig) -> SchedulerConfig:
     folder = find_model_folder(config.model).resolve()
     name = folder.name if Path(config.model).expanduser().exists() else config.model
     return replace(config, model=str(folder), served_model_name=config.served_model_name or name)
-
-
-def _with_collector_found(config: SchedulerConfig, environment: Mapping[str, str]) -> SchedulerConfig:
-    """Send spans where OpenTelemetry's own environment says, unless a flag says where."""
-    names = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-    given = [environment[name] for name in names if environment.get(name)]
-    if config.otlp_endpoint or not given or environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return config
-    return replace(config, otlp_endpoint=given[0])
 
 
 def _flags() -> Iterator[inspect.Parameter]:

@@ -53,7 +53,9 @@ def _listen(stack: ExitStack, config: SchedulerConfig, *, folder: Path) -> int:
         board = Board.in_file(metrics.frontend_metrics(), path)
         places.append(Place(board=board, labels={"frontend": str(index)}))
     try:
-        return stack.enter_context(metrics_server(places, host=config.host, port=config.metrics_port))
+        return stack.enter_context(
+            metrics_server(places, host=config.host.strip("[]"), port=config.metrics_port)
+        )
     except OSError as error:
         address = f"{config.host}:{config.metrics_port}"
         limit = f"be an address that can be listened on ({error.strerror})"

@@ -37,6 +37,8 @@ def _listen(stack: ExitStack, config: WorkerConfig, *, board: Board) -> int:
         raise ConfigError(f"{option} be -1 where {error.name} is not installed") from error
     try:
         place = Place(board=board)
-        return stack.enter_context(metrics_server([place], host=config.host, port=config.metrics_port))
+        return stack.enter_context(
+            metrics_server([place], host=config.host.strip("[]"), port=config.metrics_port)
+        )
     except OSError as error:
         raise ConfigError(f"{option} be free on {config.host} ({error.strerror})") from error

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 from scheduler_svc.config import ConfigError, SchedulerConfig
-from scheduler_svc.traced import make_spans
+from scheduler_svc.traced import make_spans, with_collector
 from telemetry import otel_spans
 from telemetry.otel_spans import OtelSpans
 from tests.span_memory import SpanMemory
@@ -82,6 +82,30 @@ def test_a_collector_that_does_not_answer_holds_up_no_stop(monkeypatch: pytest.M
 
 def test_without_a_collector_there_are_no_spans() -> None:
     assert make_spans(SchedulerConfig(model="m"), process="engine") is None
+
+
+@pytest.mark.parametrize(
+    ("flag", "environment", "endpoint"),
+    [
+        ("", {}, ""),
+        ("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1"}, "http://a:1"),
+        (
+            "",
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://b:1"},
+            "http://b:1",
+        ),
+        ("http://c:1", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1"}, "http://c:1"),
+        ("", {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://a:1", "OTEL_SDK_DISABLED": "true"}, ""),
+    ],
+)
+def test_where_spans_go(flag: str, environment: dict[str, str], endpoint: str) -> None:
+    config = SchedulerConfig(model="m", otlp_endpoint=flag)
+    assert with_collector(config, environment).otlp_endpoint == endpoint
+
+
+def test_an_endpoint_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--otlp-endpoint is 'a:1', but must begin with http://"):
+        with_collector(SchedulerConfig(model="m"), {"OTEL_EXPORTER_OTLP_ENDPOINT": "a:1"})
 
 
 def test_tracing_without_the_package_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
