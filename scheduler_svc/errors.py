@@ -12,6 +12,7 @@
     ├── RequestInterruptedError   the server lets go of a request that can be resumed
     ├── ModelMismatchError        a worker serves another model
     ├── ModelFolderError          the model folder is missing or broken
+    ├── EventsGoneError           events from the asked-for number on are not kept
     ├── UnsupportedError          a method that a contract has and we have not
     └── InternalError             our own fault
 
@@ -81,6 +82,10 @@ class ModelMismatchError(StepwireError):
 
 class ModelFolderError(StepwireError):
     """The model folder is missing or broken: the message names the file."""
+
+
+class EventsGoneError(StepwireError):
+    """Events from the number on that was asked for are not kept: begin anew."""
 
 
 class UnsupportedError(StepwireError):

@@ -72,8 +72,8 @@ def main() -> int:
             fetch(DEFAULT_FOLDER)
         with running_services(arguments.model or str(DEFAULT_FOLDER)) as address:
             print(f"$ smg launch --worker-urls grpc://{address}", flush=True)
-            with running_gateway(address) as base_url:
-                ask(base_url, arguments.question)
+            with running_gateway(address) as gateway:
+                ask(gateway.api_url, arguments.question)
     except (FetchError, DemoError, ServiceError, urllib.error.URLError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tools.services import Service, ServiceError, running
@@ -23,9 +24,22 @@ _FIRST_PORT, _LAST_PORT = 20000, 32000
 """Below those that the kernel gives to others, who might take a free one before the gateway does."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """Where a running gateway is reached."""
+
+    url: str
+    metrics_url: str
+
+    @property
+    def api_url(self) -> str:
+        """The base URL of OpenAI's API."""
+        return f"{self.url}/v1"
+
+
 @contextmanager
-def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[str]:
-    """Run a gateway on free ports; yield the base URL of its API, ``http://HOST:PORT/v1``.
+def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[Gateway]:
+    """Run a gateway on free ports; yield it once it can answer.
 
     Args:
         schedulers: HOST:PORT of each scheduler that it is put in front of.
@@ -39,15 +53,18 @@ def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[s
             attempt = stack.enter_context(ExitStack())
             port, metrics_port = free_ports()
             arguments = _arguments(schedulers, port=port, metrics_port=metrics_port)
+            gateway = Gateway(
+                url=f"http://127.0.0.1:{port}", metrics_url=f"http://127.0.0.1:{metrics_port}/metrics"
+            )
             try:
                 service = attempt.enter_context(running("smg", "launch", *arguments, *flags))
-                wait_until_ready(service, f"http://127.0.0.1:{port}", num_models=len(schedulers))
+                wait_until_ready(service, gateway.url, num_models=len(schedulers))
                 break
             except ServiceError:
                 attempt.close()
                 if not num_tries_left:
                     raise
-        yield f"http://127.0.0.1:{port}/v1"
+        yield gateway
 
 
 def _arguments(schedulers: tuple[str, ...], *, port: int, metrics_port: int) -> list[str]:

@@ -10,6 +10,7 @@ Source: block manager of PagedAttention (Kwon et al., 2023); lazy eviction as in
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scheduler_svc.core.cache_events import BlocksRemoved, CacheJournal
 from scheduler_svc.core.free_queue import FreeQueue
 from scheduler_svc.core.types import BlockHash, BlockId
 
@@ -17,8 +18,9 @@ from scheduler_svc.core.types import BlockHash, BlockId
 class BlockPool:
     """Blocks 1 .. num_blocks."""
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, journal: CacheJournal | None = None) -> None:
         self.num_blocks = num_blocks
+        self._journal = journal or CacheJournal()
         # Lowest ids first out of a stack, so that a lightly used pool stays in few pages.
         self._free = FreeQueue(BlockId(i) for i in range(num_blocks, 0, -1))
         self._ref_counts = [0] * (num_blocks + 1)
@@ -50,13 +52,21 @@ class BlockPool:
             return None
         block_ids = self._free.pop(num_blocks)
         ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
+        evicted: list[BlockHash] = []
         for block_id in block_ids:
             ref_counts[block_id] = 1
             block_hash = hash_of[block_id]
             if block_hash is not None:
                 del block_of[block_hash]
                 hash_of[block_id] = None
+                evicted.append(block_hash)
+        if evicted and self._journal.is_kept:
+            self._journal.note(BlocksRemoved(block_hashes=tuple(evicted)))
         return block_ids
+
+    def holds(self, block_hash: BlockHash) -> bool:
+        """Tell whether the prefix cache can serve this block."""
+        return block_hash in self._block_of
 
     def match(self, block_hashes: Iterable[BlockHash]) -> list[BlockId]:
         """Find the longest run of blocks, from the first, that hold these hashes. Changes nothing."""

@@ -5,6 +5,8 @@
     update              the oldest step's next result, folded back
     lose_worker / reset a worker epoch ended, or another begins: what the worker held is forgotten
     give_away / adopt   live requests move to the core of another worker group
+    keep_cache_events   and take_cache_events: what the prefix cache gained and lost
+    flush_prefix_cache  it forgets all
 
 The same state and the same calls give the same answers: no clock, no randomness, no I/O. The shape
 is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
@@ -12,6 +14,7 @@ is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 
 from scheduler_svc.core import epochs
 from scheduler_svc.core.block_hash import hash_known_blocks
+from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.fitting import match_prefix
 from scheduler_svc.core.folding import fold_result
@@ -176,6 +179,20 @@ class Scheduler:
     def num_cached_tokens(self, request: Request) -> int:
         """Count the tokens of a request without a lane that the prefix cache would save it now."""
         return len(match_prefix(self._state, request)) * self._state.limits.block_size
+
+    def keep_cache_events(self, *, is_kept: bool) -> None:
+        """Begin or cease to write down what the prefix cache gains and loses; at first it is not."""
+        self._state.journal.keep(is_kept=is_kept)
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        """Take what the prefix cache gained and lost since the last call, oldest first."""
+        return self._state.journal.take()
+
+    def flush_prefix_cache(self) -> None:
+        """Forget all cached prefixes. No request may live: its blocks would be found no more."""
+        assert not self._state.requests, "the cache is flushed when nothing runs"
+        self._state.clear_pool()
+        self._check()
 
     def state(self) -> CoreState:
         """Count what there is."""

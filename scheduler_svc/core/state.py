@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from scheduler_svc.core.block_hash import extend_block_hashes
 from scheduler_svc.core.block_pool import BlockPool
+from scheduler_svc.core.cache_events import BlocksStored, CacheCleared, CacheJournal, runs
 from scheduler_svc.core.lanes import LaneTable
 from scheduler_svc.core.open_leases import OpenLeases
 from scheduler_svc.core.plan import FinishedRequest
@@ -62,12 +63,13 @@ class SchedulerState:
         self.totals = Totals()
         self.num_arrivals = 0
         self.num_admissions = 0
+        self.journal = CacheJournal()
         self.start_epoch(limits)
 
     def start_epoch(self, limits: CoreLimits) -> None:
         """Forget everything that a worker held. Running requests must have left their lanes."""
         self.limits = limits
-        self.pool = BlockPool(limits.num_blocks)
+        self.clear_pool()
         self.lanes = LaneTable(limits.max_num_seqs, limits.max_model_len)
         self.in_flight: deque[InFlightStep] = deque()
         self.num_iterations_folded = 0
@@ -80,6 +82,12 @@ class SchedulerState:
         self.suspect: Request | None = None
         """The latest request that started on its last chance; epochs.py tells what that means."""
         self.next_step_id = 1
+
+    def clear_pool(self) -> None:
+        """Begin with a pool that holds nothing; no request may hold a block."""
+        self.pool = BlockPool(self.limits.num_blocks, self.journal)
+        if self.journal.is_kept:
+            self.journal.note(CacheCleared())
 
     def preempt(self, lane: Lane) -> None:
         """Take a lane from its request, which runs again once its rows in flight are folded."""
@@ -138,10 +146,26 @@ class SchedulerState:
             block_size=self.limits.block_size,
             cache_salt=request.cache_salt,
         )
+        if self.journal.is_kept:
+            self._note_stored(lane, num_registered, num_blocks)
         self.pool.register(
             block_ids[num_registered:num_blocks], request.block_hashes[num_registered:num_blocks]
         )
         self.lanes.num_registered[lane] = num_blocks
+
+    def _note_stored(self, lane: int, first: int, end: int) -> None:
+        """Write down which of a lane's blocks the prefix cache will learn of."""
+        request, block_size = self.lanes.request(lane), self.limits.block_size
+        hashes = request.block_hashes
+        for start, stop in runs([index for index in range(first, end) if not self.pool.holds(hashes[index])]):
+            self.journal.note(
+                BlocksStored(
+                    parent_hash=hashes[start - 1] if start else None,
+                    block_hashes=tuple(hashes[start:stop]),
+                    token_ids=self.lanes.token_ids[lane, start * block_size : stop * block_size].copy(),
+                    cache_salt=request.cache_salt,
+                )
+            )
 
     def num_written_blocks(self, lane: int) -> int:
         """Count the full blocks whose every token has its KV written and folded."""

@@ -6,6 +6,7 @@ ends or other groups.
 
 from collections.abc import Callable
 
+from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.capacity import max_total_tokens, most_tokens_of_one
 from scheduler_svc.core.plan import Admission, CoreState, FinishedRequest, StepOutputs, StepResult
 from scheduler_svc.core.scheduler import Scheduler
@@ -27,6 +28,7 @@ class WorkerGroup:
         self._num_steps = 0
         self._num_epochs_lost = 0
         self._reason = "no worker has come yet"
+        self._keeps_cache_events = False
         self.is_serving = False
         """Whether a worker epoch runs."""
         self.refusal: Exception | None = None
@@ -60,6 +62,7 @@ class WorkerGroup:
         self.is_serving, self._reason, self.refusal = True, "", None
         if self._core is None:
             self._core = Scheduler(up.limits, is_checked=self._is_checked)
+            self._core.keep_cache_events(is_kept=self._keeps_cache_events)
             return ()
         return self._core.reset(up.limits)
 
@@ -107,6 +110,21 @@ class WorkerGroup:
             self._link.send(plan)
             for admission in plan.admissions:
                 on_admission(admission)
+
+    def keep_cache_events(self, *, is_kept: bool) -> None:
+        """Begin or cease to write down what the prefix cache gains and loses."""
+        self._keeps_cache_events = is_kept
+        if self._core is not None:
+            self._core.keep_cache_events(is_kept=is_kept)
+
+    def take_cache_events(self) -> tuple[CacheEvent, ...]:
+        """Take what the prefix cache gained and lost since the last call."""
+        return () if self._core is None else self._core.take_cache_events()
+
+    def flush_prefix_cache(self) -> None:
+        """Forget all cached prefixes; no request may live."""
+        if self._core is not None:
+            self._core.flush_prefix_cache()
 
     def limits(self) -> CoreLimits | None:
         """What the worker, or the last one there was, can hold."""

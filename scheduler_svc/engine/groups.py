@@ -7,7 +7,7 @@ When a group is lost, its requests move to the others at once; when one comes ba
 it takes them all. Knows nothing about front ends, sockets or what routing prefers.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 
 from scheduler_svc.core.plan import Admission, CoreState, FinishedRequest, StepOutputs
@@ -84,6 +84,10 @@ class WorkerGroups:
         """Plan and send steps while links have credits and cores have work."""
         for group in self._groups:
             group.pump(on_admission)
+
+    def __iter__(self) -> Iterator[WorkerGroup]:
+        """Go through the groups."""
+        return iter(self._groups)
 
     def info(self) -> EngineInfo:
         """Tell which groups serve, and the limits of the one that allows the longest requests."""

@@ -12,14 +12,16 @@ from collections import deque
 
 from scheduler_svc.core.plan import Admission, FinishedRequest
 from scheduler_svc.core.types import FinishReason
+from scheduler_svc.engine.cache_feeds import CacheFeeds
 from scheduler_svc.engine.deadlines import Deadlines
 from scheduler_svc.engine.endings import REFUSALS, ended_of_finished, ended_of_refusal
 from scheduler_svc.engine.fanout import tokens_by_owner
+from scheduler_svc.engine.flushes import Flushes
 from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.live_requests import LiveRequest, LiveRequests
-from scheduler_svc.engine.mailboxes import Inbox, Outbox
+from scheduler_svc.engine.mailboxes import Inbox
 from scheduler_svc.engine.meter import EngineMeter
-from scheduler_svc.engine.owners import Owners
+from scheduler_svc.engine.owners import FrontendOutbox, Owners
 from scheduler_svc.engine.quotas import Quotas
 from scheduler_svc.engine.request_check import check_request
 from scheduler_svc.engine.traces import RequestTraces
@@ -28,6 +30,7 @@ from scheduler_svc.engine.values import (
     AskedEnd,
     EngineState,
     Event,
+    FlushAsked,
     FrontendBatch,
     FrontendGone,
     LiveStatus,
@@ -76,10 +79,13 @@ class Engine:
         self._live = LiveRequests()
         self._deadlines = Deadlines()
         self._quotas = Quotas()
+        self._flushes = Flushes()
+        self.cache_feeds = CacheFeeds(groups)
+        """Who is told what the prefix caches gain and lose."""
         self._timer: asyncio.TimerHandle | None = None
         self._started_ns = time.monotonic_ns()
 
-    def attach(self, outbox: Outbox) -> int:
+    def attach(self, outbox: FrontendOutbox) -> int:
         """Take in a front end and tell it the engine's state; return its owner number."""
         owner = self._owners.attach(outbox)
         outbox.put(self._groups.info())
@@ -88,6 +94,11 @@ class Engine:
     def post(self, event: Event) -> None:
         """Give the loop something to do."""
         self._inbox.post(event)
+
+    @property
+    def num_live(self) -> int:
+        """Requests that live."""
+        return len(self._live)
 
     def state(self) -> EngineState:
         """Count what there is, for people."""
@@ -111,6 +122,8 @@ class Engine:
             self._expire_deadlines()
             self._tell_waits()
             self._groups.pump(self._note_admission)
+            self._flushes.settle(self._groups, num_live=len(self._live))
+            self.cache_feeds.publish()
             self._owners.flush({})
             self._set_timer()
 
@@ -126,6 +139,8 @@ class Engine:
                 self._note_change(self._groups.begin_epoch(event))
             case WorkerDown():
                 self._note_change(self._groups.end_epoch(event))
+            case FlushAsked():
+                self._flushes.ask(event)
 
     def _note_change(self, finished: list[FinishedRequest]) -> None:
         """Take in that a worker came or went, which ended these requests."""

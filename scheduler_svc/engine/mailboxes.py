@@ -4,8 +4,11 @@ Putting never waits. Knows nothing about what events and outputs mean.
 """
 
 import asyncio
+from typing import Generic, TypeVar
 
-from scheduler_svc.engine.values import EngineInfo, Event, OwnerOutputs
+from scheduler_svc.engine.values import Event
+
+Message = TypeVar("Message")
 
 
 class Inbox:
@@ -32,21 +35,21 @@ class Inbox:
         return events
 
 
-class Outbox:
+class Outbox(Generic[Message]):
     """What one front end has still to be told; it is cut off when it lets too much gather."""
 
     def __init__(self, max_messages: int) -> None:
-        self._messages: asyncio.Queue[OwnerOutputs | EngineInfo] = asyncio.Queue(max_messages)
+        self._messages: asyncio.Queue[Message] = asyncio.Queue(max_messages)
         self._overflowed = asyncio.Event()
 
-    def put(self, message: OwnerOutputs | EngineInfo) -> None:
+    def put(self, message: Message) -> None:
         """Add a message; past the bound the front end is cut off instead."""
         if self._messages.full():
             self._overflowed.set()
         else:
             self._messages.put_nowait(message)
 
-    async def get(self) -> OwnerOutputs | EngineInfo:
+    async def get(self) -> Message:
         """Wait for the next message."""
         return await self._messages.get()
 

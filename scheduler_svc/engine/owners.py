@@ -10,6 +10,8 @@ from scheduler_svc.engine.fanout import NO_INT32
 from scheduler_svc.engine.mailboxes import Outbox
 from scheduler_svc.engine.values import EndedRequest, EngineInfo, LiveStatus, OwnerOutputs, StartedRequest
 
+FrontendOutbox = Outbox[OwnerOutputs | EngineInfo]
+
 _NO_TOKENS = OwnerOutputs(handles=NO_INT32, token_ids=NO_INT32)
 
 
@@ -18,7 +20,7 @@ class Owners:
 
     def __init__(self) -> None:
         self._num_attached_total = 0
-        self._outboxes: dict[int, Outbox] = {}
+        self._outboxes: dict[int, FrontendOutbox] = {}
         self._started: dict[int, list[StartedRequest]] = {}
         self._ended: dict[int, list[EndedRequest]] = {}
         self._statuses: dict[int, dict[int, LiveStatus]] = {}
@@ -27,7 +29,7 @@ class Owners:
         """Tell how many are attached."""
         return len(self._outboxes)
 
-    def attach(self, outbox: Outbox) -> int:
+    def attach(self, outbox: FrontendOutbox) -> int:
         """Take in a front end; return its number, which is never used again."""
         self._num_attached_total += 1
         self._outboxes[self._num_attached_total] = outbox

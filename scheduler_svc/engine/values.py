@@ -4,10 +4,12 @@ Plain data: nothing here knows protobuf (the converters turn these values into i
 nothing here decides anything.
 """
 
+import asyncio
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import NamedTuple
 
+from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.plan import CoreState, Logprobs, StepResult
 from scheduler_svc.core.types import CoreLimits, FinishReason, Int32Array, Request
 from scheduler_svc.engine.quotas import Claim
@@ -153,7 +155,17 @@ class WorkerDown:
     """The worker that answered does not fit: a ModelMismatchError, or a ConfigError of ours."""
 
 
-Event = FrontendBatch | FrontendGone | WorkerUp | ResultArrived | WorkerDown
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlushAsked:
+    """The prefix caches shall forget all, once no request lives."""
+
+    answer: asyncio.Future[int]
+    """Is told how many live; 0: the caches were flushed."""
+    is_patient: bool
+    """Whether it waits for the last request to end."""
+
+
+Event = FrontendBatch | FrontendGone | WorkerUp | ResultArrived | WorkerDown | FlushAsked
 
 
 # ---- out of the loop ----
@@ -213,6 +225,16 @@ class OwnerOutputs:
     ended: tuple[EndedRequest, ...] = ()
     statuses: tuple[tuple[int, LiveStatus], ...] = ()
     """Handles and what is told of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CacheBatch:
+    """What changed in one worker group's prefix cache."""
+
+    group: int
+    sequence_number: int
+    """Counts the group's batches."""
+    events: tuple[CacheEvent, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

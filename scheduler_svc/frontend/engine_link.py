@@ -19,6 +19,7 @@ from scheduler_svc.errors import RequestInterruptedError, StepwireError, WorkerU
 from scheduler_svc.frontend import engine_convert
 from scheduler_svc.frontend.meter import TokenMeter
 from scheduler_svc.frontend.outbox import Outbox
+from scheduler_svc.frontend.prefix_cache_link import PrefixCacheLink
 from scheduler_svc.frontend.streams import Verdict
 from scheduler_svc.frontend.values import CheckedRequest, Ended, EngineFacts, RequestStatus, TokenLogprobs
 
@@ -73,6 +74,8 @@ class EngineLink:
         """Prepare a link; ``on_facts`` is told what the engine tells of itself, None when it is gone."""
         self._channel = grpc.aio.insecure_channel(f"unix:{socket_path}", options=_CHANNEL_OPTIONS)
         self._stub = engine_service_pb2_grpc.EngineServiceStub(self._channel)
+        self.prefix_caches = PrefixCacheLink(self._stub)
+        """To see into the engine's prefix caches, and to flush them."""
         self._frontend_index = frontend_index
         self._on_facts = on_facts
         self._meter = meter

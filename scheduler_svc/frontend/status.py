@@ -11,6 +11,7 @@ from scheduler_svc.errors import (
     DeadlineError,
     DrainingError,
     DuplicateRequestError,
+    EventsGoneError,
     InternalError,
     InvalidRequestError,
     ModelFolderError,
@@ -37,6 +38,7 @@ STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
     RequestInterruptedError: grpc.StatusCode.UNAVAILABLE,
     ModelMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     ModelFolderError: grpc.StatusCode.FAILED_PRECONDITION,
+    EventsGoneError: grpc.StatusCode.OUT_OF_RANGE,
     UnsupportedError: grpc.StatusCode.UNIMPLEMENTED,
     InternalError: grpc.StatusCode.INTERNAL,
 }

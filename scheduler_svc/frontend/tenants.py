@@ -57,6 +57,11 @@ class Tenant:
         """Return the salt of a request's prefixes: the tenant's, and within it the client's own."""
         return f"{self.cache_salt}/{cache_salt}" if self.cache_salt else cache_salt
 
+    def own_cache_salt(self, scoped: str) -> str | None:
+        """Return the client's own salt out of a scoped one; None: it is of another tenant's prefixes."""
+        scope = self.scoped_cache_salt("")
+        return scoped[len(scope) :] if scoped.startswith(scope) else None
+
 
 ANYBODY = Tenant(name="", cache_salt="")
 """The caller where no tokens are asked for."""

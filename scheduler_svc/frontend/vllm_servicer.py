@@ -4,7 +4,9 @@ A request goes the same way as one of GenerationService (generate.py). Knows not
 run; errors leave as exceptions, which interceptors.py turns into statuses.
 """
 
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -12,8 +14,9 @@ import grpc
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2_grpc
 from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 
-from scheduler_svc.errors import InvalidRequestError, UnsupportedError
-from scheduler_svc.frontend import vllm_convert, vllm_info_convert
+from scheduler_svc.errors import EventsGoneError, InvalidRequestError, UnsupportedError
+from scheduler_svc.frontend import vllm_cache_convert, vllm_convert, vllm_info_convert
+from scheduler_svc.frontend.caller import calling_tenant
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
@@ -131,8 +134,30 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
                     common_pb2.GetTokenizerChunk(data=data, sha256=archive.sha256 if is_last else "")
                 )
 
-    SubscribeKvEvents = _refusing("SubscribeKvEvents", "there are no such events")
-    FlushCache = _refusing("FlushCache", "the prefix cache cannot be flushed")
+    async def SubscribeKvEvents(  # noqa: N802
+        self, request: common_pb2.SubscribeKvEventsRequest, context: Context
+    ) -> None:
+        """Tell what the prefix caches gain and lose from now on."""
+        if request.start_sequence_number:
+            raise EventsGoneError(
+                f"start_sequence_number is {request.start_sequence_number}, but must be 0: no events are kept"
+            )
+        stream = vllm_cache_convert.EventStream(calling_tenant())
+        async with aclosing(self._link.prefix_caches.watch()) as messages:
+            async for message in messages:
+                with cancelled_where_client_is_gone():
+                    await context.write(stream.write_batch(message, now_seconds=time.time()))
+
+    async def FlushCache(  # noqa: N802
+        self,
+        request: common_pb2.FlushCacheRequest,
+        context: Context,  # noqa: ARG002
+    ) -> common_pb2.FlushCacheResponse:
+        """Make the prefix caches forget all, once no request lives."""
+        timeout_seconds = vllm_cache_convert.read_flush_timeout(request)
+        num_live = await self._link.prefix_caches.flush(timeout_seconds)
+        return vllm_cache_convert.write_flushed(num_live)
+
     Embed = _refusing("Embed", "only generation is served")
     StartProfile = _refusing("StartProfile", "there is no profiler")
     StopProfile = _refusing("StopProfile", "there is no profiler")

@@ -31,6 +31,7 @@ def test_every_class_of_the_tree_has_a_row() -> None:
         (errors.RequestInterruptedError("x"), grpc.StatusCode.UNAVAILABLE),
         (errors.ModelMismatchError("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (errors.ModelFolderError("x"), grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.EventsGoneError("x"), grpc.StatusCode.OUT_OF_RANGE),
         (errors.UnsupportedError("x"), grpc.StatusCode.UNIMPLEMENTED),
         (errors.InternalError("x"), grpc.StatusCode.INTERNAL),
         (errors.StepwireError("x"), grpc.StatusCode.INTERNAL),

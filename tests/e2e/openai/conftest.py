@@ -14,7 +14,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.split_text import write_qwen3_folder
-from tools.gateway import running_gateway
+from tools.gateway import Gateway, running_gateway
 from tools.services import Services, running
 
 SCRIPTED_MODEL = "qwen3-scripted"
@@ -37,6 +37,7 @@ class OpenAiBench:
     """The official client of a gateway, and what to ask it for."""
 
     client: openai.OpenAI
+    gateway: Gateway
     real_model: str
     scripted_model: str
     seed_of: dict[str, int]
@@ -64,11 +65,14 @@ def bench(
             services.address,
             scheduler.address(),
             flags=("--tool-call-parser", "qwen", "--reasoning-parser", "qwen3"),
-        ) as url,
+        ) as gateway,
         openai.DefaultHttpxClient(trust_env=False) as http_client,
     ):
         yield OpenAiBench(
-            client=openai.OpenAI(base_url=url, api_key="none", max_retries=0, http_client=http_client),
+            client=openai.OpenAI(
+                base_url=gateway.api_url, api_key="none", max_retries=0, http_client=http_client
+            ),
+            gateway=gateway,
             real_model=model_folder.name,
             scripted_model=SCRIPTED_MODEL,
             seed_of={name: end - len(ids_of[name]) for name, end in zip(ids_of, ends, strict=True)},

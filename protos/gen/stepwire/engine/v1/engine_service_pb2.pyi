@@ -217,3 +217,61 @@ class GetEngineStateResponse(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     state: _generation_service_pb2.GetServerStateResponse
     def __init__(self, state: _Optional[_Union[_generation_service_pb2.GetServerStateResponse, _Mapping]] = ...) -> None: ...
+
+class WatchPrefixCachesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrefixBlocksStored(_message.Message):
+    __slots__ = ("parent_hash", "block_hashes", "token_ids", "cache_salt")
+    PARENT_HASH_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
+    parent_hash: bytes
+    block_hashes: bytes
+    token_ids: bytes
+    cache_salt: str
+    def __init__(self, parent_hash: _Optional[bytes] = ..., block_hashes: _Optional[bytes] = ..., token_ids: _Optional[bytes] = ..., cache_salt: _Optional[str] = ...) -> None: ...
+
+class PrefixBlocksRemoved(_message.Message):
+    __slots__ = ("block_hashes",)
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    block_hashes: bytes
+    def __init__(self, block_hashes: _Optional[bytes] = ...) -> None: ...
+
+class PrefixCacheCleared(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PrefixCacheEvent(_message.Message):
+    __slots__ = ("stored", "removed", "cleared")
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    CLEARED_FIELD_NUMBER: _ClassVar[int]
+    stored: PrefixBlocksStored
+    removed: PrefixBlocksRemoved
+    cleared: PrefixCacheCleared
+    def __init__(self, stored: _Optional[_Union[PrefixBlocksStored, _Mapping]] = ..., removed: _Optional[_Union[PrefixBlocksRemoved, _Mapping]] = ..., cleared: _Optional[_Union[PrefixCacheCleared, _Mapping]] = ...) -> None: ...
+
+class WatchPrefixCachesResponse(_message.Message):
+    __slots__ = ("group", "sequence_number", "events")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    sequence_number: int
+    events: _containers.RepeatedCompositeFieldContainer[PrefixCacheEvent]
+    def __init__(self, group: _Optional[int] = ..., sequence_number: _Optional[int] = ..., events: _Optional[_Iterable[_Union[PrefixCacheEvent, _Mapping]]] = ...) -> None: ...
+
+class FlushPrefixCachesRequest(_message.Message):
+    __slots__ = ("timeout_ns",)
+    TIMEOUT_NS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ns: int
+    def __init__(self, timeout_ns: _Optional[int] = ...) -> None: ...
+
+class FlushPrefixCachesResponse(_message.Message):
+    __slots__ = ("num_live",)
+    NUM_LIVE_FIELD_NUMBER: _ClassVar[int]
+    num_live: int
+    def __init__(self, num_live: _Optional[int] = ...) -> None: ...

@@ -45,6 +45,16 @@ class EngineServiceStub:
                 request_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateRequest.SerializeToString,
                 response_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateResponse.FromString,
                 _registered_method=True)
+        self.WatchPrefixCaches = channel.unary_stream(
+                '/stepwire.engine.v1.EngineService/WatchPrefixCaches',
+                request_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesRequest.SerializeToString,
+                response_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesResponse.FromString,
+                _registered_method=True)
+        self.FlushPrefixCaches = channel.unary_unary(
+                '/stepwire.engine.v1.EngineService/FlushPrefixCaches',
+                request_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesRequest.SerializeToString,
+                response_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesResponse.FromString,
+                _registered_method=True)
 
 
 class EngineServiceServicer:
@@ -66,6 +76,21 @@ class EngineServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchPrefixCaches(self, request, context):
+        """What the prefix caches gain and lose from now on. Who does not read for long is cut off with
+        RESOURCE_EXHAUSTED.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FlushPrefixCaches(self, request, context):
+        """Makes the prefix caches forget all, once no request lives.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EngineServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +103,16 @@ def add_EngineServiceServicer_to_server(servicer, server):
                     servicer.GetEngineState,
                     request_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateRequest.FromString,
                     response_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateResponse.SerializeToString,
+            ),
+            'WatchPrefixCaches': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchPrefixCaches,
+                    request_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesRequest.FromString,
+                    response_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesResponse.SerializeToString,
+            ),
+            'FlushPrefixCaches': grpc.unary_unary_rpc_method_handler(
+                    servicer.FlushPrefixCaches,
+                    request_deserializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesRequest.FromString,
+                    response_serializer=stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +170,60 @@ class EngineService:
             '/stepwire.engine.v1.EngineService/GetEngineState',
             stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateRequest.SerializeToString,
             stepwire_dot_engine_dot_v1_dot_engine__service__pb2.GetEngineStateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchPrefixCaches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stepwire.engine.v1.EngineService/WatchPrefixCaches',
+            stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesRequest.SerializeToString,
+            stepwire_dot_engine_dot_v1_dot_engine__service__pb2.WatchPrefixCachesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FlushPrefixCaches(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stepwire.engine.v1.EngineService/FlushPrefixCaches',
+            stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesRequest.SerializeToString,
+            stepwire_dot_engine_dot_v1_dot_engine__service__pb2.FlushPrefixCachesResponse.FromString,
             options,
             channel_credentials,
             insecure,

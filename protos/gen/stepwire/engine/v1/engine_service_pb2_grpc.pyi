@@ -41,6 +41,12 @@ class EngineServiceStub:
     """
     GetEngineState: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.GetEngineStateRequest, _engine_service_pb2.GetEngineStateResponse]
     """The state that GetServerState tells."""
+    WatchPrefixCaches: _grpc.UnaryStreamMultiCallable[_engine_service_pb2.WatchPrefixCachesRequest, _engine_service_pb2.WatchPrefixCachesResponse]
+    """What the prefix caches gain and lose from now on. Who does not read for long is cut off with
+    RESOURCE_EXHAUSTED.
+    """
+    FlushPrefixCaches: _grpc.UnaryUnaryMultiCallable[_engine_service_pb2.FlushPrefixCachesRequest, _engine_service_pb2.FlushPrefixCachesResponse]
+    """Makes the prefix caches forget all, once no request lives."""
 
 @_typing.type_check_only
 class EngineServiceAsyncStub(EngineServiceStub):
@@ -53,6 +59,12 @@ class EngineServiceAsyncStub(EngineServiceStub):
     """
     GetEngineState: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.GetEngineStateRequest, _engine_service_pb2.GetEngineStateResponse]  # type: ignore[assignment]
     """The state that GetServerState tells."""
+    WatchPrefixCaches: _aio.UnaryStreamMultiCallable[_engine_service_pb2.WatchPrefixCachesRequest, _engine_service_pb2.WatchPrefixCachesResponse]  # type: ignore[assignment]
+    """What the prefix caches gain and lose from now on. Who does not read for long is cut off with
+    RESOURCE_EXHAUSTED.
+    """
+    FlushPrefixCaches: _aio.UnaryUnaryMultiCallable[_engine_service_pb2.FlushPrefixCachesRequest, _engine_service_pb2.FlushPrefixCachesResponse]  # type: ignore[assignment]
+    """Makes the prefix caches forget all, once no request lives."""
 
 class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
     """The engine: one process that decides which requests run."""
@@ -74,5 +86,23 @@ class EngineServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_engine_service_pb2.GetEngineStateResponse, _abc.Awaitable[_engine_service_pb2.GetEngineStateResponse]]:
         """The state that GetServerState tells."""
+
+    @_abc_1.abstractmethod
+    def WatchPrefixCaches(
+        self,
+        request: _engine_service_pb2.WatchPrefixCachesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_engine_service_pb2.WatchPrefixCachesResponse], _abc.AsyncIterator[_engine_service_pb2.WatchPrefixCachesResponse]]:
+        """What the prefix caches gain and lose from now on. Who does not read for long is cut off with
+        RESOURCE_EXHAUSTED.
+        """
+
+    @_abc_1.abstractmethod
+    def FlushPrefixCaches(
+        self,
+        request: _engine_service_pb2.FlushPrefixCachesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_engine_service_pb2.FlushPrefixCachesResponse, _abc.Awaitable[_engine_service_pb2.FlushPrefixCachesResponse]]:
+        """Makes the prefix caches forget all, once no request lives."""
 
 def add_EngineServiceServicer_to_server(servicer: EngineServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
