@@ -18,6 +18,7 @@ import grpc
 CALL_SECONDS = 60.0
 """No call takes longer, on the slowest machine either: a deadline that passes is a failure."""
 _MAX_KEPT = 5
+_NUM_AT_ONCE = 32
 _OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 
 
@@ -67,11 +68,12 @@ async def throw(
     messages: Iterable[bytes],
     may_end: frozenset[grpc.StatusCode],
     judge: Judge = lambda _: "",
-    num_at_once: int = 32,
+    is_endless: bool = False,
 ) -> Outcomes:
     """Send each message in a call of its own, several calls at a time.
 
-    The kind of a call is nothing that travels, so that one message serves for a stream, too.
+    The kind of a call is nothing that travels, so that one message serves for a stream, too. Where calls
+    are endless, an answer is a good end.
     """
     outcomes, source = Outcomes(method=method, may_end=may_end, judge=judge), iter(messages)
 
@@ -80,11 +82,18 @@ async def throw(
         for message in source:
             call, answers = make(message, timeout=CALL_SECONDS), []
             with contextlib.suppress(grpc.RpcError):  # its code is looked at below
-                answers = [answer async for answer in call]
-            outcomes.note([message], await call.code(), told=await call.details() or "", answers=answers)
+                async for answer in call:
+                    answers.append(answer)
+                    if is_endless:
+                        break
+            if is_endless and answers:
+                call.cancel()
+                outcomes.note([message], grpc.StatusCode.OK, told="", answers=answers)
+            else:
+                outcomes.note([message], await call.code(), told=await call.details() or "", answers=answers)
 
     async with grpc.aio.insecure_channel(address, options=_OPTIONS) as channel:
-        await asyncio.gather(*(make_calls(channel) for _ in range(num_at_once)))
+        await asyncio.gather(*(make_calls(channel) for _ in range(_NUM_AT_ONCE)))
     return outcomes
 
 

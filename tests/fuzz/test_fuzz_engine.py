@@ -55,12 +55,24 @@ async def test_the_engine_withstands_hostile_front_ends(amount: Amount) -> None:
             # Behind a hello that is as it should be, so that the rest is looked at.
             calls = after(always([hello]), messages)
             wrong += (await throw_streams(address, method, calls=calls, may_end=MAY_END, judge=judge)).wrong
-        method = f"{SERVICE}/GetEngineState"
-        for messages in (
-            hostile_messages(pb.GetEngineStateRequest(), amount.num_hostile, seed=4),
-            random_bytes(amount.num_random, seed=5),
+        for honest in (
+            pb.GetEngineStateRequest(),
+            pb.WatchPrefixCachesRequest(),
+            pb.FlushPrefixCachesRequest(timeout_ns=1),
         ):
-            wrong += (await throw(address, method, messages=messages, may_end=MAY_END)).wrong
+            name = type(honest).__name__.removesuffix("Request")
+            for messages in (
+                hostile_messages(honest, amount.num_hostile, seed=4),
+                random_bytes(amount.num_random, seed=5),
+            ):
+                outcomes = await throw(
+                    address,
+                    f"{SERVICE}/{name}",
+                    messages=messages,
+                    may_end=MAY_END,
+                    is_endless=name.startswith("Watch"),
+                )
+                wrong += outcomes.wrong
         await engine.wait_idle()
         await wait_until(lambda: worker.num_lanes_held == 0)
         async with attached(engine) as probe:
