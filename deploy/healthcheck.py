@@ -6,18 +6,29 @@ Stepwire: any server that speaks grpc.health.v1 can be asked.
 
 import argparse
 import sys
+from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 
-def ask(address: str, name: str, *, timeout_seconds: float) -> str | None:
-    """Ask for the health of ``name``.
+def read_credentials(ca: Path, pair: tuple[Path, Path] | None) -> grpc.ChannelCredentials:
+    """Read what the server must be from, and the certificate and key that it is shown where it asks."""
+    certificate, key = (None, None) if pair is None else (one.read_bytes() for one in pair)
+    return grpc.ssl_channel_credentials(ca.read_bytes(), key, certificate)
+
+
+def ask(
+    address: str, name: str, *, timeout_seconds: float, credentials: grpc.ChannelCredentials | None
+) -> str | None:
+    """Ask for the health of ``name``, over TLS where there are credentials.
 
     Returns:
         None where it is SERVING, else the reason in a line.
     """
-    with grpc.insecure_channel(address) as channel:
+    with (
+        grpc.insecure_channel(address) if credentials is None else grpc.secure_channel(address, credentials)
+    ) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(  # type: ignore[attr-defined]  # the published stubs lack the methods
@@ -36,8 +47,18 @@ def main() -> int:
     parser.add_argument("address", help="host:port")
     parser.add_argument("name", nargs="?", default="", help='health name; "" is the server as a whole')
     parser.add_argument("--timeout-seconds", type=float, default=2.0, help="how long to wait for the answer")
+    parser.add_argument("--tls-ca", type=Path, help="use TLS; the authorities that are trusted")
+    parser.add_argument(
+        "--tls-pair", type=Path, nargs=2, metavar=("CERT", "KEY"), help="with --tls-ca: show this certificate"
+    )
     arguments = parser.parse_args()
-    reason = ask(arguments.address, arguments.name, timeout_seconds=arguments.timeout_seconds)
+    credentials = read_credentials(arguments.tls_ca, arguments.tls_pair) if arguments.tls_ca else None
+    reason = ask(
+        arguments.address,
+        arguments.name,
+        timeout_seconds=arguments.timeout_seconds,
+        credentials=credentials,
+    )
     if reason is not None:
         print(reason, file=sys.stderr)
     return 0 if reason is None else 1

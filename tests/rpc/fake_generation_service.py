@@ -97,6 +97,8 @@ class FakeGenerationService(GenerationServiceServicer):
     model_info: service_pb.GetModelInfoResponse = field(default_factory=lambda: MODEL_INFO)
     requests: list[service_pb.GenerateRequest] = field(default_factory=list)
     aborted_ids: list[str] = field(default_factory=list)
+    authorizations: list[str] = field(default_factory=list)
+    """What each call of Generate and GenerateMany told of its caller; empty: nothing."""
     has_left: threading.Event = field(default_factory=threading.Event)
     """Set when a call of Generate or GenerateMany has ended, however it did."""
 
@@ -104,6 +106,7 @@ class FakeGenerationService(GenerationServiceServicer):
         self, request: service_pb.GenerateRequest, context: grpc.ServicerContext
     ) -> Iterator[service_pb.GenerateResponse]:
         self.requests.append(request)
+        self._note_caller(context)
         has_left = threading.Event()
         context.add_callback(has_left.set)
         context.add_callback(self.has_left.set)
@@ -123,6 +126,7 @@ class FakeGenerationService(GenerationServiceServicer):
         self, request_iterator: Iterator[service_pb.GenerateManyRequest], context: grpc.ServicerContext
     ) -> Iterator[service_pb.GenerateManyResponse]:
         context.add_callback(self.has_left.set)
+        self._note_caller(context)
         self._fail(context)
         for action in request_iterator:
             self._fail(context)  # a test may have set it since the call began
@@ -166,6 +170,10 @@ class FakeGenerationService(GenerationServiceServicer):
     ) -> service_pb.DetokenizeResponse:
         text = bytes(request.token_ids).decode()
         return service_pb.DetokenizeResponse(text=text.strip("|") if request.skip_special_tokens else text)
+
+    def _note_caller(self, context: grpc.ServicerContext) -> None:
+        told = {key: value for key, value in context.invocation_metadata() if isinstance(value, str)}
+        self.authorizations.append(told.get("authorization", ""))
 
     def _fail(self, context: grpc.ServicerContext) -> None:
         if self.error is not None:

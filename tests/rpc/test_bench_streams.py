@@ -12,6 +12,7 @@ from stepwire_cli.bench.jobs import Job, JobOptions, make_jobs
 from stepwire_cli.bench.messages import RoundShare
 from stepwire_cli.bench.records import RequestRecord
 from stepwire_cli.bench.streams import OpenRequest, Streams, make_streams, open_channels
+from stepwire_client.security import token_metadata
 
 from tests.rpc.fake_generation_service import FakeGenerationService
 
@@ -24,7 +25,9 @@ async def streams(
     request: pytest.FixtureRequest, fake_address: str
 ) -> AsyncIterator[tuple[Streams, JobOptions]]:
     channels = open_channels(fake_address, 2)
-    streams = make_streams(channels, is_many=request.param, timeout_seconds=10.0)
+    streams = make_streams(
+        channels, is_many=request.param, timeout_seconds=10.0, metadata=token_metadata("secret")
+    )
     yield streams, JobOptions(temperature=0.5, is_many=request.param)
     await streams.close()
     await asyncio.gather(*(channel.close() for channel in channels))
@@ -45,6 +48,7 @@ async def test_tokens_and_times_are_noted(
     records = await record_of(streams[0], jobs)
     assert sorted(record.index for record in records) == [0, 1, 2]
     assert streams[0].num_tokens == 9
+    assert set(fake_service.authorizations) == {"Bearer secret"}
     for record in records:
         assert (record.error, record.error_message) == ("", "")
         assert list(record.message_num_tokens) == [2, 1]

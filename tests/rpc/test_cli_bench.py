@@ -37,9 +37,11 @@ def test_loads_rounds_json_and_chart(
     result = bench(
         *SHAPE,
         *("--concurrency", "1", "--concurrency", "3", "--rounds", "2", "--processes", "2", "--channels", "2"),
-        *("--json", str(json_path), "--png", str(png_path), "--address", fake_address),
+        *("--json", str(json_path), "--png", str(png_path), "--address", fake_address, "--token", "secret"),
     )
     assert result.exit_code == 0, result.output
+    assert set(fake_service.authorizations) == {"Bearer secret"}
+    assert "secret" not in json_path.read_text() + result.output
     assert "4x2:3->3, 1 at a time: 4 requests in " in result.stdout
     assert "4x2:3->3, 3 at a time: 4 requests in " in result.stdout
     assert len(fake_service.requests) == 4 + 2 * 2 * 4  # the warm-up, then two loads of two rounds

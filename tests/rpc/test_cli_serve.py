@@ -274,3 +274,10 @@ def test_a_stop_while_starting(start_serve: StartServe, tmp_path: Path) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 0
     assert not any(line.startswith("scheduler SIGTERM") for line in log_of(tmp_path)[2:])
+
+
+def test_with_tls_or_tokens_it_asks_nothing_of_its_own_server(start_serve: StartServe) -> None:
+    # The fake scheduler speaks no TLS and would answer: that it is not asked shows in what is told.
+    process = start_serve("ok", "--tls-cert", "c.pem", "--tls-key", "k.pem")
+    (line,) = [line for line in read_until(process, "Stepwire serves") if line.startswith("Stepwire")]
+    assert re.fullmatch(r"Stepwire serves on 127\.0\.0\.1:\d+, with TLS", line)

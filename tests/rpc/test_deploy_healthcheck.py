@@ -10,6 +10,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
+from tests.certificates import Authority
+
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/healthcheck.py"
 
 
@@ -37,6 +39,20 @@ def test_not_serving_is_failure(address: str) -> None:
 def test_an_unknown_name_is_failure(address: str) -> None:
     status, line = _ask(address, "unheard.of")
     assert (status, line.startswith(f"{address}: NOT_FOUND")) == (1, True)
+
+
+def test_a_server_with_mutual_tls_is_asked_so(tmp_path: Path) -> None:
+    authority = Authority(tmp_path, "ours")
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    health_pb2_grpc.add_HealthServicer_to_server(health.HealthServicer(), server)
+    credentials = grpc.ssl_server_credentials([authority.issue("server").pems], authority.ca_pem, True)
+    address = f"127.0.0.1:{server.add_secure_port('127.0.0.1:0', credentials)}"
+    server.start()
+    pair = authority.issue("probe")
+    assert _ask(address, "--tls-ca", authority.ca, "--tls-pair", pair.cert, pair.key) == (0, "")
+    status, line = _ask(address, "--tls-ca", authority.ca)
+    assert (status, line.startswith(f"{address}: UNAVAILABLE")) == (1, True)
+    server.stop(grace=None).wait()
 
 
 def test_no_server_is_failure() -> None:

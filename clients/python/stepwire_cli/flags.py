@@ -6,15 +6,9 @@ Knows nothing about what the flags mean.
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar, get_type_hints
-
-import typer
-from stepwire_client.channel import DEFAULT_ADDRESS
+from typing import Any, TypeVar, get_type_hints
 
 Flags = TypeVar("Flags")
-
-AddressFlag = Annotated[str, typer.Option(metavar="HOST:PORT", help="Where the server listens.")]
-DEFAULT_ADDRESS_FLAG = DEFAULT_ADDRESS
 
 
 def command_of(flags_class: type[Flags], run: Callable[[Flags], None]) -> Callable[..., None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from stepwire_client import StepwireClient, Tls
+from stepwire_client import AsyncStepwireClient, StepwireClient, Tls
 from stepwire_client.channel import DEFAULT_ADDRESS
 
 _SERVER = "Server"
@@ -66,6 +66,14 @@ class ServerFlags:
             StepwireClientError: if a file or the token cannot be used.
         """
         return StepwireClient(self.address, tls=self.make_tls(), token=self.token)
+
+    def aio_client(self) -> AsyncStepwireClient:
+        """Make a client of that server for asyncio.
+
+        Raises:
+            StepwireClientError: if a file or the token cannot be used.
+        """
+        return AsyncStepwireClient(self.address, tls=self.make_tls(), token=self.token)
 
     def make_tls(self) -> Tls | None:
         """Say how the server is known; None: no TLS."""

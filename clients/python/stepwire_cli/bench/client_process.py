@@ -54,7 +54,7 @@ def event_loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 async def _serve(connection: "Connection[Any, Any]", settings: ClientSettings) -> None:
-    channels = open_channels(settings.address, settings.num_channels)
+    channels = open_channels(settings.address, settings.num_channels, tls=settings.tls)
     try:
         await _connect(channels, settings.address)
         connection.send(Ready())
@@ -83,7 +83,12 @@ async def _run_share(
     settings: ClientSettings,
     channels: list[grpc.aio.Channel],
 ) -> ShareDone:
-    streams = make_streams(channels, is_many=settings.is_many, timeout_seconds=settings.timeout_seconds)
+    streams = make_streams(
+        channels,
+        is_many=settings.is_many,
+        timeout_seconds=settings.timeout_seconds,
+        metadata=settings.metadata,
+    )
     gc.collect()
     gc.disable()  # no pauses while it is measured
     connection.send(Ready())

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 from rich.console import Console
@@ -21,7 +22,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
-from stepwire_client import StepwireClient
+from stepwire_client.security import token_metadata
 
 from stepwire_cli.bench import chart
 from stepwire_cli.bench.driver import ClientProcesses
@@ -69,7 +70,7 @@ def run_bench(flags: BenchFlags) -> None:
 def _measure(flags: BenchFlags) -> list[Run]:
     """Run all cases under all loads, printing each as it is done."""
     loads, console = flags.loads(), Console(soft_wrap=True)
-    with StepwireClient(flags.address) as client:
+    with flags.client() as client:
         info = client.model_info(timeout_seconds=MODEL_INFO_SECONDS)
     cases = [_prepare(name, case, flags) for name, case in flags.cases(info.vocab_size).items()]
     settings = ClientSettings(
@@ -77,6 +78,8 @@ def _measure(flags: BenchFlags) -> list[Run]:
         num_channels=flags.channels,
         is_many=flags.many,
         timeout_seconds=flags.timeout_seconds,
+        tls=flags.make_tls(),
+        metadata=token_metadata(flags.token),
     )
     runs = []
     with ClientProcesses(flags.processes, settings) as clients:
@@ -93,7 +96,7 @@ def _prepare(name: str, case: Case, flags: BenchFlags) -> _Prepared:
     prompts, num_outs = case
     return _Prepared(
         name=name,
-        prompts=asyncio.run(prompts_as_text(flags.address, prompts)) if flags.text else prompts,
+        prompts=asyncio.run(prompts_as_text(flags.aio_client, prompts)) if flags.text else prompts,
         num_outs=num_outs,
         num_prompt_tokens=sum(map(len, prompts)),
     )
@@ -170,9 +173,9 @@ def _progress_bar(title: str, num_tokens: int) -> Iterator[Callable[[int], None]
 
 
 def _settings(flags: BenchFlags) -> dict[str, object]:
-    """Return the flags as JSON takes them."""
+    """Return the flags as JSON takes them, but the token."""
     return {
-        name: str(value) if name.endswith("_path") else value
+        name: str(value) if isinstance(value, Path) else value
         for name, value in dataclasses.asdict(flags).items()
-        if value is not None
+        if value is not None and name != "token"
     }

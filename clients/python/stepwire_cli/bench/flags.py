@@ -13,7 +13,7 @@ from stepwire_client import InvalidRequest
 
 from stepwire_cli.bench.load import Load
 from stepwire_cli.bench.workload import CASES, Case, LengthRange, fit_vocabulary, shaped, share_prefix
-from stepwire_cli.flags import DEFAULT_ADDRESS_FLAG, AddressFlag
+from stepwire_cli.server_flags import ServerFlags
 
 _WORKLOAD, _LOAD, _CLIENT, _OUTPUT = "Workload", "Load", "Clients", "Output"
 _MAX_PROCESSES = 4
@@ -27,7 +27,7 @@ def _default_num_processes() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchFlags:
+class BenchFlags(ServerFlags):
     """Measure a running server: latencies, rates and errors, from client processes of its own.
 
     Without --rate or --concurrency all requests of a case are sent at once, and ms/step is told: the whole
@@ -135,7 +135,6 @@ class BenchFlags:
             rich_help_panel=_OUTPUT,
         ),
     ] = None
-    address: AddressFlag = DEFAULT_ADDRESS_FLAG
 
     def loads(self) -> list[Load]:
         """Return the loads that are asked for.

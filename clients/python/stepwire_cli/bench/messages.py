@@ -3,7 +3,9 @@
 Knows nothing about who sends what when: driver.py and client_process.py do.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from stepwire_client.security import Metadata, Tls
 
 from stepwire_cli.bench.jobs import Job
 from stepwire_cli.bench.records import ClientUsage, RequestRecord
@@ -17,6 +19,9 @@ class ClientSettings:
     num_channels: int
     is_many: bool
     timeout_seconds: float | None
+    tls: Tls | None = None
+    metadata: Metadata = field(default=(), repr=False)
+    """What each call carries: a token, where the server asks for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

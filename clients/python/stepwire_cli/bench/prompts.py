@@ -5,20 +5,23 @@ and turned into text again. Knows nothing about how a server tokenizes.
 """
 
 import asyncio
+from collections.abc import Callable
 
 from stepwire_client import AsyncStepwireClient
 
 MAX_CALLS_AT_ONCE = 32
 
 
-async def prompts_as_text(address: str, prompts: list[list[int]]) -> list[str]:
-    """Ask the server at ``address`` for the texts.
+async def prompts_as_text(
+    make_client: Callable[[], AsyncStepwireClient], prompts: list[list[int]]
+) -> list[str]:
+    """Ask the server of ``make_client()`` for the texts.
 
     Raises:
         StepwireClientError: if it refuses or fails.
     """
     may_call = asyncio.Semaphore(MAX_CALLS_AT_ONCE)
-    async with AsyncStepwireClient(address) as client:
+    async with make_client() as client:
 
         async def as_text(prompt: list[int]) -> str:
             async with may_call:

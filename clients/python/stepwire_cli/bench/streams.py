@@ -16,6 +16,7 @@ from stepwire.v1 import generation_service_pb2 as service_pb
 from stepwire.v1 import types_pb2 as types_pb
 from stepwire_client.channel import channel_options
 from stepwire_client.errors import error_of_number
+from stepwire_client.security import Metadata, Tls, open_aio_channel
 
 from stepwire_cli.bench.jobs import Job
 from stepwire_cli.bench.records import WRONG_NUM_TOKENS, RequestRecord
@@ -91,7 +92,10 @@ class Streams(Protocol):
 class GenerateStreams:
     """Each request on a stream of its own, over the channels in turn."""
 
-    def __init__(self, channels: list[grpc.aio.Channel], timeout_seconds: float | None) -> None:
+    def __init__(
+        self, channels: list[grpc.aio.Channel], timeout_seconds: float | None, *, metadata: Metadata = ()
+    ) -> None:
+        self._metadata = metadata
         self.num_tokens = 0
         self._timeout_seconds = timeout_seconds
         methods: list[Any] = [
@@ -108,7 +112,7 @@ class GenerateStreams:
         request, clock, end_of_stream = OpenRequest(job), time.monotonic, grpc.aio.EOF
         times, counts = request.times, request.counts
         request.sent = clock()
-        call = next(self._methods)(job.payload, timeout=self._timeout_seconds)
+        call = next(self._methods)(job.payload, timeout=self._timeout_seconds, metadata=self._metadata)
         message = None
         try:
             while (message_or_end := await call.read()) is not end_of_stream:
@@ -131,9 +135,14 @@ class GenerateStreams:
 class ManyStreams:
     """All requests of a channel on one stream of GenerateMany."""
 
-    def __init__(self, channels: list[grpc.aio.Channel], timeout_seconds: float | None) -> None:
+    def __init__(
+        self, channels: list[grpc.aio.Channel], timeout_seconds: float | None, *, metadata: Metadata = ()
+    ) -> None:
         self.num_tokens = 0
-        self._streams = [_ManyStream(self, channel, timeout_seconds=timeout_seconds) for channel in channels]
+        self._streams = [
+            _ManyStream(self, channel, timeout_seconds=timeout_seconds, metadata=metadata)
+            for channel in channels
+        ]
         self._turns = cycle(self._streams)
 
     async def run(self, job: Job) -> OpenRequest:
@@ -147,13 +156,18 @@ class ManyStreams:
 
 class _ManyStream:
     def __init__(
-        self, owner: ManyStreams, channel: grpc.aio.Channel, *, timeout_seconds: float | None
+        self,
+        owner: ManyStreams,
+        channel: grpc.aio.Channel,
+        *,
+        timeout_seconds: float | None,
+        metadata: Metadata,
     ) -> None:
         self._owner = owner
         method: Any = channel.stream_stream(
             f"{_SERVICE}/GenerateMany", response_deserializer=service_pb.GenerateManyResponse.FromString
         )
-        self._call = method(timeout=timeout_seconds)
+        self._call = method(timeout=timeout_seconds, metadata=metadata)
         self._may_write = asyncio.Lock()
         self._open: dict[str, tuple[OpenRequest, asyncio.Future[None]]] = {}
         self._end: tuple[str, str] | None = None
@@ -214,12 +228,17 @@ class _ManyStream:
 
 
 def make_streams(
-    channels: list[grpc.aio.Channel], *, is_many: bool, timeout_seconds: float | None
+    channels: list[grpc.aio.Channel],
+    *,
+    is_many: bool,
+    timeout_seconds: float | None,
+    metadata: Metadata = (),
 ) -> Streams:
     """Return a fresh way to run the requests of one round."""
-    return (ManyStreams if is_many else GenerateStreams)(channels, timeout_seconds)
+    kind = ManyStreams if is_many else GenerateStreams
+    return kind(channels, timeout_seconds, metadata=metadata)
 
 
-def open_channels(address: str, num_channels: int) -> list[grpc.aio.Channel]:
+def open_channels(address: str, num_channels: int, *, tls: Tls | None = None) -> list[grpc.aio.Channel]:
     """Return channels with a connection of their own each, so that front ends share them."""
-    return [grpc.aio.insecure_channel(address, options=channel_options()) for _ in range(num_channels)]
+    return [open_aio_channel(address, tls, options=channel_options()) for _ in range(num_channels)]
