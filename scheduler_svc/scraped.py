@@ -5,6 +5,7 @@ anything, and counters go on where they were when one of them dies and is starte
 about what is counted (metrics.py).
 """
 
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -27,7 +28,7 @@ def serve_metrics(config: SchedulerConfig, say: Callable[[str], None]) -> Iterat
         return
     with ExitStack() as stack:
         # On a disk, counting would wait now and then until a page has been written out.
-        parent = _IN_MEMORY if _IN_MEMORY.is_dir() else None
+        parent = _IN_MEMORY if os.access(_IN_MEMORY, os.W_OK) else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stepwire-", dir=parent)))
         port = _listen(stack, config, folder=folder)
         say(f"scheduler metrics on http://{config.host}:{port}/metrics")
