@@ -22,7 +22,7 @@ from worker_svc import start
 from worker_svc.tp import ranks_start
 
 PRELOADED = (start, ranks_start)
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 60.0
 """How long ranks may take to notice that one has ended."""
 
 

@@ -12,6 +12,8 @@ import secrets
 import time
 from typing import Protocol
 
+MEETING_SECONDS = 1800.0
+"""How long rank 0 waits for the others, as torch's stores do."""
 _LOOK_SECONDS = 0.01
 
 
@@ -29,7 +31,11 @@ class Store(Protocol):
 
 
 def agree_on_name(store: Store, *, rank: int, size: int) -> str:
-    """Return the name, the same on all ranks, once they are there."""
+    """Return the name, the same on all ranks, once they are there.
+
+    Raises:
+        RuntimeError: if some do not come.
+    """
     own = secrets.token_hex(8)
     if rank == 0:
         _name_for_all(store, own, size)
@@ -42,7 +48,10 @@ def agree_on_name(store: Store, *, rank: int, size: int) -> str:
 
 def _name_for_all(store: Store, name: str, size: int) -> None:
     missing, answered = set(range(1, size)), set[str]()
+    deadline = time.monotonic() + MEETING_SECONDS
     while missing := {rank for rank in missing if not store.check([f"came/{name}/{rank}"])}:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"ranks {sorted(missing)} did not come within {MEETING_SECONDS:g} s")
         for rank in missing:
             word = store.get(f"ask/{rank}").decode() if store.check([f"ask/{rank}"]) else ""
             if word and word not in answered:
