@@ -17,7 +17,7 @@ from worker_svc.config import WorkerConfig
 from worker_svc.runner.load import load_worker
 
 NUM_REQUESTS = 4
-NUM_TOKENS = 100
+NUM_TOKENS = 60
 
 
 def prompt(index: int) -> list[int]:
