@@ -6,7 +6,6 @@ Knows nothing about how any of them works: it starts them as a person would, and
 import argparse
 import json
 import sys
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
@@ -74,7 +73,7 @@ def main() -> int:
             print(f"$ smg launch --worker-urls grpc://{address}", flush=True)
             with running_gateway(address) as gateway:
                 ask(gateway.api_url, arguments.question)
-    except (FetchError, DemoError, ServiceError, urllib.error.URLError) as error:
+    except (FetchError, DemoError, ServiceError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     return 0

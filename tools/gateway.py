@@ -3,11 +3,11 @@
 Knows nothing about what is asked of it: it starts the gateway, waits until it can answer, and stops it.
 """
 
+import http.client
 import json
 import random
 import socket
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -90,7 +90,7 @@ def _knows_models(url: str, num_models: int) -> bool:
     """Tell whether as many models are routed to, and their tokenizers were fetched."""
     try:
         models, tokenizers = _get(f"{url}/v1/models")["data"], _get(f"{url}/v1/tokenizers")["tokenizers"]
-    except urllib.error.URLError:  # nobody listens yet
+    except (OSError, http.client.HTTPException):  # it does not listen yet, or only just
         return False
     return len(models) >= num_models and len(tokenizers) >= num_models
 
