@@ -181,8 +181,8 @@ def _own_candidates(
     """Return the best of a rank's logits, (B, 4)."""
     num_rows, vocab_size = logits_BV.shape
     num_pieces = triton.cdiv(vocab_size, PIECE)
-    # Padding rows' are never looked at, but exchanged: zeros, as numbers of any bits would do.
-    pieces_BC4 = logits_BV.new_zeros((num_rows, num_pieces, 4), dtype=torch.float32)
+    # What stands in padding rows is exchanged, and never looked at.
+    pieces_BC4 = logits_BV.new_empty((num_rows, num_pieces, 4), dtype=torch.float32)
     draw_pieces_kernel[(num_rows, num_pieces)](
         logits_BV,
         lanes_B,
@@ -198,7 +198,7 @@ def _own_candidates(
         IS_DRAWN=is_drawn,
         num_warps=8,
     )
-    own_B4 = pieces_BC4.new_zeros((num_rows, 4))
+    own_B4 = pieces_BC4.new_empty((num_rows, 4))
     join_pieces_kernel[(num_rows,)](
         pieces_BC4,
         lanes_B,

@@ -11,7 +11,7 @@ from typing import TypeVar
 import torch
 
 Result = TypeVar("Result")
-LIMIT_SECONDS = 60.0
+LIMIT_SECONDS = 110.0
 
 
 class ThreadRank:
