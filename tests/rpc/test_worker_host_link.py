@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from worker_svc.errors import StartupError
-from worker_svc.tp.host_link import TOKEN_BYTES, HostLink, accept_hosts, connect_to_leader
+from worker_svc.tp.host_link import TOKEN_BYTES, HostLink, accept_hosts, connect_to_leader, open_listener
 
 LIMIT_SECONDS = 60.0
 TOKEN = bytes(range(TOKEN_BYTES))
@@ -34,7 +34,7 @@ class End:
 @pytest.fixture
 def connections() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Return both ends of a connection that began with the token."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with open_listener() as listener:
         follower = connect_to_leader("127.0.0.1", listener.getsockname()[1], token=TOKEN)
         (leader,) = accept_hosts(listener, TOKEN, num_hosts=1)
     with leader, follower:

@@ -120,6 +120,13 @@ class HostLink:
         return bytes(data)
 
 
+def open_listener() -> socket.socket:
+    """Listen for other hosts on all addresses, at a free port; whoever connects must know the token."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", 0))
+
+
 def accept_hosts(listener: socket.socket, token: bytes, *, num_hosts: int) -> list[socket.socket]:
     """Take a connection of each other host; whoever does not know the token is sent away.
 

@@ -21,7 +21,13 @@ from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defin
 
 from worker_svc.errors import ConfigError, DeviceLostError, StartupError
 from worker_svc.tp.group import TpGroup
-from worker_svc.tp.host_link import TOKEN_BYTES, HostLink, accept_hosts, connect_to_leader
+from worker_svc.tp.host_link import (
+    TOKEN_BYTES,
+    HostLink,
+    accept_hosts,
+    connect_to_leader,
+    open_listener,
+)
 from worker_svc.tp.meeting import agree_on_name
 from worker_svc.tp.messages import SPIN_SECONDS, next_message, write_message
 from worker_svc.tp.rank_watch import RankWatch
@@ -112,7 +118,7 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
     num_readers = group.local_size - group.is_leader_host
     block_of = {"num_ranks": group.local_size, "num_readers": num_readers}
     block = SharedBlock.create(**block_of) if group.local_rank == 0 else None
-    listener = socket.create_server(("", 0)) if group.is_leader and group.size > group.local_size else None
+    listener = open_listener() if group.is_leader and group.size > group.local_size else None
     own = RankCard(
         rank=group.rank,
         pid=os.getpid(),
@@ -122,7 +128,8 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
         port=0 if listener is None else listener.getsockname()[1],
         token=secrets.token_bytes(TOKEN_BYTES) if group.is_leader else b"",
     )
-    cards = _exchange(own, group.size)
+    cards = _gather(own, group.size)
+    check_cards(cards)
     neighbours = [card for card in cards if card.host_index == group.host_index]
     # Opened before this rank's beats are looked for: who has opened it keeps it.
     block = block or SharedBlock.open(neighbours[0].block_path, **block_of)
@@ -153,16 +160,18 @@ def _open_process_group(group: TpGroup) -> None:
         raise StartupError(f"the ranks of the worker group do not find each other: {error}") from error
 
 
-def _exchange(own: RankCard, size: int) -> list[RankCard]:
-    """Give this rank's card to all and get theirs, by rank."""
-    cards = _gather(own, size)
+def check_cards(cards: Sequence[RankCard]) -> None:
+    """Refuse ranks that would not compute the same.
+
+    Raises:
+        ConfigError: naming the first such rank.
+    """
     for card in cards:
         if card.options != cards[0].options:
             raise ConfigError(
                 f"rank {card.rank} was started with other options than rank 0: "
                 f"{card.options}, not {cards[0].options}"
             )
-    return cards
 
 
 def _gather(own: Value, size: int) -> list[Value]:

@@ -16,8 +16,24 @@ from worker_svc.tp.group import TpGroup
 from worker_svc.tp.join import Membership, join_group
 from worker_svc.tp.leading_executor import LeadingExecutor
 
-_OWN_OPTIONS = {"model": "", "host": "", "port": 0, "log_level": ""}
-"""What each rank may have its own of: the model's path, and what only rank 0 needs."""
+SHARED_OPTIONS = (
+    "device",
+    "dtype",
+    "attention_backend",
+    "cuda_graphs",
+    "block_size",
+    "num_blocks",
+    "kv_cache_gib",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_model_len",
+)
+"""What decides which steps there are and how they are computed. The rest each rank may have its own of."""
+
+
+def shared_options(config: WorkerConfig) -> str:
+    """Return the options that must be the same on all ranks, to be compared and read."""
+    return str({name: getattr(config, name) for name in SHARED_OPTIONS})
 
 
 def join(config: WorkerConfig, group: TpGroup, *, on_lost: Callable[[DeviceLostError], object]) -> Membership:
@@ -26,10 +42,8 @@ def join(config: WorkerConfig, group: TpGroup, *, on_lost: Callable[[DeviceLostE
     Raises:
         StartupError: if the ranks do not fit together.
     """
-    options = dataclasses.asdict(config) | _OWN_OPTIONS
-    return join_group(
-        group, options=repr(options), limit_seconds=config.silence_limit_seconds, on_lost=on_lost
-    )
+    limit_seconds = config.silence_limit_seconds
+    return join_group(group, options=shared_options(config), limit_seconds=limit_seconds, on_lost=on_lost)
 
 
 def lead(worker: LoadedWorker, membership: Membership) -> LoadedWorker:
