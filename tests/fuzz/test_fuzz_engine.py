@@ -38,6 +38,11 @@ def judge(answers: list[bytes]) -> str:
     return "; ".join(bad)
 
 
+def test_no_method_is_forgotten() -> None:
+    methods = pb.DESCRIPTOR.services_by_name["EngineService"].methods_by_name
+    assert set(methods) == {"Attach", "GetEngineState", "WatchPrefixCaches", "FlushPrefixCaches"}
+
+
 async def test_the_engine_withstands_hostile_front_ends(amount: Amount) -> None:
     worker, wrong = StandInWorker(), []
     await worker.start()

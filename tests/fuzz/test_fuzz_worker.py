@@ -30,6 +30,11 @@ def honest_lease() -> pb.RunStepsRequest:
     return message
 
 
+def test_no_method_is_forgotten() -> None:
+    methods = pb.DESCRIPTOR.services_by_name["WorkerService"].methods_by_name
+    assert set(methods) == {"RunSteps", "GetWorkerInfo"}
+
+
 async def test_the_worker_withstands_hostile_engines(amount: Amount) -> None:
     newest = pb.RunStepsRequest(hello=HELLO)
     newest.hello.fencing_number = NEWEST

@@ -4,10 +4,11 @@ from typing import Any
 
 import grpc
 import pytest
+from stepwire.engine.v1 import engine_service_pb2 as engine_pb
 from stepwire.worker.v1 import worker_service_pb2 as pb
 
 from tests.rpc import worker_harness
-from tests.rpc.engine_bench import running_engine
+from tests.rpc.engine_bench import attached, new_request, running_engine
 from tests.stand_in_worker import StandInWorker
 
 
@@ -28,6 +29,21 @@ async def test_the_engine_refuses_bytes_that_are_no_message(method: str) -> None
         grpc.aio.insecure_channel(f"unix:{engine.socket_path}") as channel,
     ):
         await expect_refused(channel, f"/stepwire.engine.v1.EngineService/{method}")
+    await worker.stop()
+
+
+async def test_the_engine_keeps_from_the_worker_what_it_could_not_take() -> None:
+    worker = StandInWorker()
+    await worker.start()
+    async with running_engine(worker.address) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        await probe.submit(new_request(1, [1, 1000], max_tokens=2), new_request(2, [1, 999], max_tokens=2))
+        await probe.wait_ended(1, 2)
+        assert (probe.ended[1].reason, probe.ended[1].message) == (
+            engine_pb.REQUEST_END_INVALID,
+            "prompt_token_ids hold ids outside [0, 1000), the vocabulary",
+        )
+        assert len(probe.tokens[2]) == 2
     await worker.stop()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from stepwire.v1 import generation_service_pb2 as pb
 from stepwire_client import (
     AsyncStepwireClient,
     GenerationRequest,
@@ -18,6 +20,8 @@ from stepwire_client import (
     PermissionDenied,
 )
 
+from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
+from scheduler_svc.frontend.tenants import read_tenants
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend, write_model_folder
 from tests.rpc.stack_bench import Stack, running_stack, write_stand_in_folder
@@ -152,3 +156,32 @@ async def test_without_reflection_nobody_learns_the_contract(tmp_path: Path) -> 
         call: Any = bench.channel.unary_unary(f"/{REFLECT}")
         code, _ = await end_of(call(b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_what_a_stranger_sends_is_never_parsed() -> None:
+    known: Any = grpc.unary_unary_rpc_method_handler(nobody_calls, pb.AbortRequest.FromString)
+
+    async def find(_: grpc.HandlerCallDetails) -> Any:
+        return known
+
+    interceptor = AuthInterceptor(lambda: read_tenants(tenant("alice", ALICE)))
+    for token, deserializer in ((ALICE, known.request_deserializer), (MALLORY, None)):
+        details: Any = CallDetails(
+            method="/stepwire.v1.GenerationService/Abort",
+            invocation_metadata=(("authorization", f"Bearer {token}"),),
+        )
+        handler = await interceptor.intercept_service(find, details)
+        assert handler is not None
+        assert handler.request_deserializer is deserializer
+
+
+async def nobody_calls(_request: Any, _context: Any) -> None:
+    raise AssertionError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallDetails:
+    """As gRPC gives them to an interceptor."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, str], ...]
