@@ -112,6 +112,21 @@ class FakeEngine(engine_service_pb2_grpc.EngineServiceServicer):
         del request, context
         return pb.GetEngineStateResponse(state=self.state)
 
+    async def WatchPrefixCaches(  # type: ignore[override]  # noqa: N802
+        self, request: pb.WatchPrefixCachesRequest, context: Any
+    ) -> None:
+        """Refuse: a real engine's caches are watched in tests of their own."""
+        del request
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this engine is a fake")
+
+    async def FlushPrefixCaches(  # noqa: N802
+        self, request: pb.FlushPrefixCachesRequest, context: Any
+    ) -> pb.FlushPrefixCachesResponse:
+        """Refuse likewise."""
+        del request
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this engine is a fake")
+        raise AssertionError
+
     async def _read(self, messages: AsyncIterator[pb.AttachRequest]) -> None:
         async for message in messages:
             if message.HasField("hello"):
