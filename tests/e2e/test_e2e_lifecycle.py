@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stepwire_client import GenerationStream, StepwireClient, Unavailable
 
 from tests.e2e.conftest import WORKER_FLAGS, wait_until_idle
-from tools.services import Services, running, running_services
+from tools.services import Service, Services, running
 
 START = [sys.executable, "-m"]
 
@@ -39,25 +39,12 @@ def test_the_state_tells_the_worker(client: StepwireClient) -> None:
     assert (worker.is_serving, worker.device, worker.attention_backend) == (True, "cpu", "torch")
 
 
-def test_a_drain_lets_running_requests_end(model_folder: Path) -> None:
-    with (
-        running_services(model_folder, worker_flags=WORKER_FLAGS) as services,
-        StepwireClient(services.address) as client,
-        ThreadPoolExecutor(1) as pool,
-    ):
-        stream = client.generate([5, 6], max_tokens=200, ignore_eos=True)
-        next(stream)
-        stopping = pool.submit(services.scheduler.stop)
-        assert stream.completion().usage.num_output_tokens == 200
-        assert stopping.result() == 0
-
-
 def _run_seeded(client: StepwireClient) -> list[GenerationStream]:
     prompts = [np.random.default_rng(i).integers(3, 320, 9 + i).tolist() for i in range(6)]
     return [client.generate(p, seed=i, max_tokens=120, ignore_eos=True) for i, p in enumerate(prompts)]
 
 
-def test_a_dead_worker_is_a_pause_and_the_same_tokens(model_folder: Path) -> None:
+def test_a_dead_worker_is_a_pause_and_a_drain_lets_requests_end(model_folder: Path) -> None:
     common = ("--model", str(model_folder))
     worker_flags = (*common, *WORKER_FLAGS, "--port")
     with running("worker_svc", *worker_flags, "0") as first:
@@ -76,6 +63,16 @@ def test_a_dead_worker_is_a_pause_and_the_same_tokens(model_folder: Path) -> Non
                 second.address()
                 assert [stream.completion().token_ids for stream in streams] == expected
                 wait_until_idle(client)
+                _expect_a_drain_to_let_requests_end(scheduler, client)
+
+
+def _expect_a_drain_to_let_requests_end(scheduler: Service, client: StepwireClient) -> None:
+    stream = client.generate([5, 6], max_tokens=200, ignore_eos=True)
+    next(stream)
+    with ThreadPoolExecutor(1) as pool:
+        stopping = pool.submit(scheduler.stop)
+        assert stream.completion().usage.num_output_tokens == 200
+        assert stopping.result() == 0
 
 
 def test_without_a_worker_the_front_end_lives_and_is_not_ready(model_folder: Path) -> None:
