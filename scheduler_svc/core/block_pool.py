@@ -4,6 +4,10 @@ A block is *held* (its count is above 0), or *free*; a free block with a hash is
 shared again until it is reused. "No free block" is an answer here, not an error. Knows nothing about
 requests, lanes or steps.
 
+The index is many small dicts, by a hash's first byte. A dict that is inserted into and deleted from is
+built anew each time its room is used up: of 65,536 blocks that was 5 MiB at once, beside the old one, whose
+memory the process did not always give back, and milliseconds in a step.
+
 Source: block manager of PagedAttention (Kwon et al., 2023); lazy eviction as in vLLM.
 """
 
@@ -13,6 +17,9 @@ from collections.abc import Iterable, Sequence
 from scheduler_svc.core.cache_events import BlocksRemoved, CacheJournal
 from scheduler_svc.core.free_queue import FreeQueue
 from scheduler_svc.core.types import BlockHash, BlockId
+
+_NUM_DICTS = 64
+_DICT_MASK = _NUM_DICTS - 1
 
 
 class BlockPool:
@@ -25,7 +32,7 @@ class BlockPool:
         self._free = FreeQueue(BlockId(i) for i in range(num_blocks, 0, -1))
         self._ref_counts = [0] * (num_blocks + 1)
         self._hash_of: list[BlockHash | None] = [None] * (num_blocks + 1)
-        self._block_of: dict[BlockHash, BlockId] = {}
+        self._blocks_by_byte: tuple[dict[BlockHash, BlockId], ...] = tuple({} for _ in range(_NUM_DICTS))
 
     @property
     def num_free(self) -> int:
@@ -51,13 +58,13 @@ class BlockPool:
         if num_blocks > len(self._free):
             return None
         block_ids = self._free.pop(num_blocks)
-        ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
+        ref_counts, hash_of, blocks_by_byte = self._ref_counts, self._hash_of, self._blocks_by_byte
         evicted: list[BlockHash] = []
         for block_id in block_ids:
             ref_counts[block_id] = 1
             block_hash = hash_of[block_id]
             if block_hash is not None:
-                del block_of[block_hash]
+                del blocks_by_byte[block_hash[0] & _DICT_MASK][block_hash]
                 hash_of[block_id] = None
                 evicted.append(block_hash)
         if evicted and self._journal.is_kept:
@@ -66,13 +73,13 @@ class BlockPool:
 
     def holds(self, block_hash: BlockHash) -> bool:
         """Tell whether the prefix cache can serve this block."""
-        return block_hash in self._block_of
+        return block_hash in self._blocks_by_byte[block_hash[0] & _DICT_MASK]
 
     def match(self, block_hashes: Iterable[BlockHash]) -> list[BlockId]:
         """Find the longest run of blocks, from the first, that hold these hashes. Changes nothing."""
         block_ids: list[BlockId] = []
         for block_hash in block_hashes:
-            block_id = self._block_of.get(block_hash)
+            block_id = self._blocks_by_byte[block_hash[0] & _DICT_MASK].get(block_hash)
             if block_id is None:
                 break
             block_ids.append(block_id)
@@ -116,11 +123,13 @@ class BlockPool:
 
     def register(self, block_ids: Sequence[BlockId], block_hashes: Sequence[BlockHash]) -> None:
         """Let the prefix cache find held blocks. Of two identical blocks the first keeps the key."""
-        ref_counts, hash_of, block_of = self._ref_counts, self._hash_of, self._block_of
+        ref_counts, hash_of, blocks_by_byte = self._ref_counts, self._hash_of, self._blocks_by_byte
         for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
             assert ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
-            if hash_of[block_id] is None and block_of.setdefault(block_hash, block_id) == block_id:
-                hash_of[block_id] = block_hash
+            if hash_of[block_id] is None:
+                block_of = blocks_by_byte[block_hash[0] & _DICT_MASK]
+                if block_of.setdefault(block_hash, block_id) == block_id:
+                    hash_of[block_id] = block_hash
 
     def ref_counts(self) -> dict[BlockId, int]:
         """Counts of all held blocks, for invariant checks."""
@@ -132,5 +141,6 @@ class BlockPool:
 
     def index(self) -> dict[BlockHash, BlockId]:
         """Copy the prefix cache's index, for invariant checks."""
-        assert all(self._hash_of[i] == key for key, i in self._block_of.items())
-        return dict(self._block_of)
+        index = {key: i for block_of in self._blocks_by_byte for key, i in block_of.items()}
+        assert all(self._hash_of[i] == key for key, i in index.items())
+        return index

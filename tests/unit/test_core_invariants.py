@@ -39,11 +39,12 @@ def _free_a_block_twice(state: SchedulerState) -> None:
 
 
 def _move_a_hash(state: SchedulerState) -> None:
-    key, _ = state.pool._block_of.popitem()
+    block_of = next(filter(None, state.pool._blocks_by_byte))
+    key, _ = block_of.popitem()
     state.pool._hash_of[1] = None
-    state.pool._block_of[key], state.pool._hash_of[3] = BlockId(3), key
+    block_of[key], state.pool._hash_of[3] = BlockId(3), key
     other = BlockHash(b"y" * 32)
-    state.pool._block_of[other], state.pool._hash_of[1] = BlockId(1), other
+    block_of[other], state.pool._hash_of[1] = BlockId(1), other
 
 
 def _compute_too_much(state: SchedulerState) -> None:
