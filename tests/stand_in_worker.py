@@ -127,6 +127,11 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
         assert self._epoch is not None, "no stream"
         self._epoch.outgoing.put_nowait(grpc.StatusCode.INTERNAL)
 
+    def leave(self) -> None:
+        """End the present stream as a worker that is stopped would; it may be opened again."""
+        assert self._epoch is not None, "no stream"
+        self._epoch.outgoing.put_nowait(grpc.StatusCode.OK)
+
     def send(self, message: pb.RunStepsResponse) -> None:
         """Send something, right or wrong."""
         assert self._epoch is not None, "no stream"
@@ -170,7 +175,8 @@ class StandInWorker(worker_service_pb2_grpc.WorkerServiceServicer):
             while not isinstance(message := await epoch.outgoing.get(), grpc.StatusCode):
                 if not self.is_silent:
                     yield message
-            await context.abort(message, self.faults[-1] if self.faults else "broken on purpose")
+            if message is not grpc.StatusCode.OK:
+                await context.abort(message, self.faults[-1] if self.faults else "broken on purpose")
         finally:
             for task in tasks:
                 task.cancel()

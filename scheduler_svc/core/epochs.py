@@ -4,7 +4,8 @@ What a worker held is forgotten with it; a live request goes on from its prompt 
 A request that kills workers must end, and must not take those beside it along:
 
 - Who holds a lane, or has rows in flight, when a worker is lost may have killed it: that is counted,
-  and the third time the request ends. Who only waited is not counted.
+  and the third time the request ends. Who only waited is not counted; nobody is where a worker left in
+  an orderly way.
 - Before that, a request on its last chance starts only when no other on its last chance is *on trial*:
   running, and not yet past the tokens that were in flight when its worker was lost. So of many
   suspects that run together twice, one at a time stands alone where the killer kills.
@@ -35,7 +36,7 @@ def note_start(state: SchedulerState, request: Request) -> None:
         state.suspect = request
 
 
-def end_epoch(state: SchedulerState) -> list[FinishedRequest]:
+def end_epoch(state: SchedulerState, *, is_orderly: bool = False) -> list[FinishedRequest]:
     """Forget all that a lost worker held; end the requests that were running too often.
 
     May be called again, and with nothing running: then nobody is counted.
@@ -48,7 +49,7 @@ def end_epoch(state: SchedulerState) -> list[FinishedRequest]:
     state.start_epoch(state.limits)
     for request in suspects:
         request.num_late_rows = 0
-        request.num_epochs_lost += on_trial is None or request is on_trial
+        request.num_epochs_lost += not is_orderly and (on_trial is None or request is on_trial)
     return [
         state.end(
             request,

@@ -140,16 +140,19 @@ class Scheduler:
         self._check()
         return outputs
 
-    def lose_worker(self) -> tuple[FinishedRequest, ...]:
+    def lose_worker(self, *, is_orderly: bool = False) -> tuple[FinishedRequest, ...]:
         """Forget everything that a lost worker held; live requests queue again.
 
         Those that ran go before those that wait, each in order of arrival, and continue from their
         prompt and all folded tokens.
 
+        Args:
+            is_orderly: The worker left by itself, so that nothing it ran is to blame.
+
         Returns:
             The requests that end, because they were running when too many workers were lost.
         """
-        finished = epochs.end_epoch(self._state)
+        finished = epochs.end_epoch(self._state, is_orderly=is_orderly)
         self._check()
         return tuple(finished)
 

@@ -70,7 +70,7 @@ class WorkerGroup:
         """Note that there is no worker; return the requests that end with the one that was lost."""
         self._num_epochs_lost += self.is_serving
         self.is_serving, self._reason, self.refusal = False, down.reason, down.refusal
-        return () if self._core is None else self._core.lose_worker()
+        return () if self._core is None else self._core.lose_worker(is_orderly=down.is_orderly)
 
     def can_hold(self, request: Request) -> bool:
         """Whether the request fits the worker's limits with what it has to go."""

@@ -16,6 +16,11 @@ from scheduler_svc.engine.values import AnsweredStep
 class EpochEndedError(Exception):
     """The worker epoch ended, or must end; the message says why."""
 
+    def __init__(self, message: str, *, is_orderly: bool = False) -> None:
+        """Say why; ``is_orderly`` where the worker left by itself."""
+        super().__init__(message)
+        self.is_orderly = is_orderly
+
 
 @dataclass(slots=True, kw_only=True)
 class _SentStep:

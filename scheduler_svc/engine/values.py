@@ -153,6 +153,8 @@ class WorkerDown:
     reason: str
     refusal: Exception | None = None
     """The worker that answered does not fit: a ModelMismatchError, or a ConfigError of ours."""
+    is_orderly: bool = False
+    """The worker left by itself, as on SIGTERM: nothing that it ran is to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

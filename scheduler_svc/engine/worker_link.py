@@ -162,31 +162,31 @@ class WorkerLink:
         """Keep a stream to the worker, for ever."""
         backoff_seconds = self._options.first_backoff_seconds
         while True:
-            refusal: Exception | None = None
+            group = self._options.group
             try:
                 await self._run_epoch()
             except EpochEndedError as error:
-                reason = str(error)
+                down = WorkerDown(group=group, reason=str(error), is_orderly=error.is_orderly)
             except (ModelMismatchError, ConfigError) as error:
                 reason = f"worker {self.address} does not fit: {error}"
-                refusal = type(error)(reason)
+                down = WorkerDown(group=group, reason=reason, refusal=type(error)(reason))
             if self._is_up:
                 backoff_seconds = self._options.first_backoff_seconds
-            self._end_epoch(reason, refusal)
+            self._end_epoch(down)
             await asyncio.sleep(backoff_seconds)
             backoff_seconds = min(2 * backoff_seconds, self._options.max_backoff_seconds)
 
-    def _end_epoch(self, reason: str, refusal: Exception | None) -> None:
+    def _end_epoch(self, down: WorkerDown) -> None:
         now_seconds = time.monotonic()
-        is_news = self._is_up or reason != self._reason
+        is_news = self._is_up or down.reason != self._reason
         if is_news or now_seconds - self._logged_seconds > _REPEAT_LOG_SECONDS:
-            _log.warning("worker %s is not serving: %s", self.address, reason)
+            _log.warning("worker %s is not serving: %s", self.address, down.reason)
             self._logged_seconds = now_seconds
         self._is_up = False
-        self._reason = reason
+        self._reason = down.reason
         self._start_epoch()
         if is_news:
-            self._post(WorkerDown(group=self._options.group, reason=reason, refusal=refusal))
+            self._post(down)
 
     async def _run_epoch(self) -> None:
         self._start_epoch()
@@ -210,7 +210,8 @@ class WorkerLink:
             if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
                 raise ModelMismatchError(error.details()) from error
             if error.code() is grpc.StatusCode.ABORTED:
-                raise EpochEndedError(f"a newer scheduler has this worker: {error.details()}") from error
+                reason = f"a newer scheduler has this worker: {error.details()}"
+                raise EpochEndedError(reason, is_orderly=True) from error
             details = explain_failure(error.details() or "")
             raise EpochEndedError(f"{error.code().name}: {details}") from error
         except asyncio.CancelledError as error:
@@ -219,7 +220,7 @@ class WorkerLink:
                 raise
             # grpc.aio also raises this when it was the worker that cancelled the stream.
             raise EpochEndedError("the worker cancelled the stream") from error
-        raise EpochEndedError("the worker closed the stream")
+        raise EpochEndedError("the worker closed the stream", is_orderly=True)
 
     def _take(self, message: pb.RunStepsResponse) -> None:
         kind = message.WhichOneof("message")

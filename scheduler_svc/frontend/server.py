@@ -25,6 +25,7 @@ from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.interceptors import CallInterceptor
 from scheduler_svc.frontend.meter import FrontendMeter
+from scheduler_svc.frontend.readiness import Readiness
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.servicer import GenerationServicer
 from scheduler_svc.frontend.streams import MAX_PENDING
@@ -43,6 +44,8 @@ WORKER_SERVICE_PREFIX = "worker/"
 _SERVICE_NAME = generation_service_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
 _MAX_PENDING_CALLS = 100_000
 """Calls that may wait to be taken in, which takes under 1 ms each."""
+_WITHOUT_WORKER_SECONDS = 5.0
+"""How long a drain goes on while no worker serves: clients can go on elsewhere meanwhile."""
 _CLOSE_SECONDS = 0.5
 """For last messages on their way when the server stops."""
 
@@ -103,6 +106,7 @@ class Frontend:
         self._config = config
         self._model = model
         self._health = health.aio.HealthServicer()
+        self._readiness = Readiness()
         self._watch = watch = watch or Watch(FrontendMeter.on_board())
         self._link = EngineLink(
             socket_path, frontend_index=frontend_index, on_facts=self._take_facts, meter=watch.meter.tokens
@@ -165,6 +169,7 @@ class Frontend:
         is_ready = facts is not None and facts.is_ready
         if not is_ready:
             _log.warning("not ready: %s", facts.reason if facts else "the engine is gone")
+        self._readiness.note(is_ready=is_ready)
         await self._set_health(READY_SERVICE, is_serving=is_ready)
         serving = facts.serving_workers if facts else frozenset()
         for address in self._config.worker:
@@ -179,7 +184,13 @@ class Frontend:
         self._generator.open_requests.refuse_new()
         num_open = len(self._generator.open_requests)
         _log.info("draining: %d requests are open", num_open)
-        if not await self._generator.open_requests.wait_idle(self._config.drain_seconds):
+        idle = asyncio.create_task(self._generator.open_requests.wait_idle(self._config.drain_seconds))
+        hopeless = asyncio.create_task(self._readiness.lost_for(_WITHOUT_WORKER_SECONDS))
+        await asyncio.wait((idle, hopeless), return_when=asyncio.FIRST_COMPLETED)
+        for wait in (idle, hopeless):
+            wait.cancel()
+        await asyncio.gather(idle, hopeless, return_exceptions=True)
+        if len(self._generator.open_requests):
             self._link.fail_all(RequestInterruptedError("the server stopped before the request ended"))
             await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
 

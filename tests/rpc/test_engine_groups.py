@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -218,6 +219,26 @@ async def test_a_request_that_kills_workers_ends_and_the_others_do_not(workers: 
             assert probe.ended[handle].reason == pb.REQUEST_END_LENGTH
             assert probe.tokens[handle] == expected_tokens(handle, 5, 30)
         assert sum(one.num_epochs_lost for one in (await engine.state()).workers) == 3
+
+
+def _has_told_of_leaving_and_coming(probe: FrontEndProbe, num_told: int) -> bool:
+    return len(probe.infos) >= num_told + 2 and probe.infos[-1].is_ready
+
+
+async def test_a_request_outlives_any_number_of_workers_that_leave(workers: list[StandInWorker]) -> None:
+    worker = workers[0]
+    worker.step_seconds = 0.005
+    async with served_by(workers[:1]) as (engine, probe):
+        await probe.submit(new_request(1, 3, seed=1, max_tokens=60))
+        for index in range(5):
+            await probe.wait_tokens(1, 3 * (index + 1))
+            num_told = len(probe.infos)
+            worker.leave()
+            await wait_until(partial(_has_told_of_leaving_and_coming, probe, num_told))
+        await probe.wait_ended(1)
+        assert probe.ended[1].reason == pb.REQUEST_END_LENGTH
+        assert probe.tokens[1] == expected_tokens(1, 3, 60)
+        assert [one.num_epochs_lost for one in (await engine.state()).workers] == [5]
 
 
 async def test_the_queue_limit_counts_all_groups(workers: list[StandInWorker]) -> None:

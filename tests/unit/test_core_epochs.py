@@ -44,6 +44,18 @@ def test_a_killer_ends_and_those_beside_it_do_not() -> None:
     assert started == [1, 3, 4]
 
 
+def test_a_worker_that_left_in_an_orderly_way_is_not_counted() -> None:
+    core = make_core()
+    core.add(make_request("r1", [1], handle=1, max_tokens=3))
+    for is_orderly in (True, False, True, False, True):
+        plan_next(core)
+        assert core.lose_worker(is_orderly=is_orderly) == ()
+        assert core.reset(LIMITS) == ()
+    plan_next(core)
+    (finished,) = core.lose_worker()
+    assert finished.message == "3 workers were lost while they ran this request"
+
+
 def test_a_trial_lasts_until_what_was_in_flight_has_passed() -> None:
     core = make_core()
     for handle in (1, 2):

@@ -105,10 +105,10 @@ async def serve(
         announce(f"worker listening on {options.host}:{port}")
         async with _sampled(meter, compute, servicer):
             await end.wait(compute.stuck_seconds, limit_seconds=options.stuck_step_seconds)
-        _logger.info("stopping")
+        servicer.stop_serving(is_orderly=True)
         await health_servicer.enter_graceful_shutdown()
     finally:
-        servicer.stop_serving()
+        servicer.stop_serving(is_orderly=False)
         await server.stop(_STOP_GRACE_SECONDS)
         if compute is not None and not await asyncio.to_thread(compute.stop, _STOP_GRACE_SECONDS):
             _logger.warning("a step still runs: it is given up")

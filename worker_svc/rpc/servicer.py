@@ -63,12 +63,19 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
         """Take streams from now on."""
         self._serving = serving
 
-    def stop_serving(self) -> None:
-        """End the present stream and take no more."""
+    def stop_serving(self, *, is_orderly: bool) -> None:
+        """End the present stream and take no more.
+
+        Args:
+            is_orderly: The stream ends without an error, which tells the engine that nothing it sent is
+                to blame.
+        """
+        if is_orderly:
+            _logger.info("stopping")
         self._serving = None
         self._reason_not_ready = "the worker stops"
         if self._stream is not None:
-            self._stream.end(NotReadyError(self._reason_not_ready))
+            self._stream.end(None if is_orderly else NotReadyError(self._reason_not_ready))
 
     async def RunSteps(  # noqa: N802
         self,
@@ -88,7 +95,7 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
             _logger.info("epoch %d: engine %d connected", worker_epoch, hello.fencing_number)
             async for response in stream.responses(worker_hello(serving.info, worker_epoch), requests):
                 yield response
-            _logger.info("epoch %d: the engine closed the stream", worker_epoch)
+            _logger.info("epoch %d: the stream was closed", worker_epoch)
         except WorkerError as error:
             _logger.warning("step stream ended: %s", error)
             await context.abort(status_code_of(error), status_message_of(error))

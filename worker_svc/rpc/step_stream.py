@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class _StreamEnd:
-    """The last item of the queue; without an error the engine has closed its side."""
+    """The last item of the queue; without an error the engine has closed its side, or the worker stops."""
 
     def __init__(self, error: WorkerError | None) -> None:
         self.error = error
@@ -74,7 +74,7 @@ class StepStream:
         """Yield what to send, the hello first, until the stream ends.
 
         Raises:
-            WorkerError: the reason, unless the engine just closed its side.
+            WorkerError: the reason, unless the engine just closed its side, or the worker stops.
         """
         try:
             yield pb.RunStepsResponse(hello=hello)

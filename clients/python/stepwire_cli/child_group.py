@@ -1,6 +1,7 @@
 """Children that live and end together: one that dies is started again where it listened, within limits.
 
-Knows nothing about what they serve, nor about how a process is started or ended (children.py does).
+One that hangs is killed first, where it is watched for that. Knows nothing about what they serve, nor
+about how a process is started or ended (children.py does).
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Any
 import typer
 
 from stepwire_cli.children import Child
+from stepwire_cli.hanging import Patience, wait_until_hung
 from stepwire_cli.restarts import MAX_RESTARTS, RestartBudget
 
 _COLORS = (typer.colors.CYAN, typer.colors.MAGENTA)
@@ -28,6 +30,8 @@ class _Place:
     make_command: MakeCommand
     options: dict[str, Any]
     """Of the child, for the next one in its place."""
+    patience: Patience | None
+    """With its answers to health probes; None: it is not probed."""
     port: int | None = None
     """Where it listened, once it has."""
     budget: RestartBudget = field(default_factory=RestartBudget)
@@ -45,13 +49,21 @@ class ChildGroup:
         """Set while the first child, which all others need, does not run."""
 
     async def start(
-        self, name: str, make_command: MakeCommand, *, grace_seconds: float, is_launcher: bool = False
+        self,
+        name: str,
+        make_command: MakeCommand,
+        *,
+        grace_seconds: float,
+        is_launcher: bool = False,
+        patience: Patience | None = None,
     ) -> Child:
-        """Start a child; see Child."""
+        """Start a child, see Child; with ``patience`` it is killed and started again when it hangs."""
         color = _COLORS[len(self._places) % len(_COLORS)]
         options: dict[str, Any] = {"color": color, "grace_seconds": grace_seconds, "is_launcher": is_launcher}
         child = await Child.start(name, make_command(None), **options)
-        self._places[name] = _Place(child=child, make_command=make_command, options=options)
+        self._places[name] = _Place(
+            child=child, make_command=make_command, options=options, patience=patience
+        )
         self._watch(child)
         return child
 
@@ -96,7 +108,12 @@ class ChildGroup:
         self._watchers.append(asyncio.create_task(self._wait_for_death(child)))
 
     async def _wait_for_death(self, child: Child) -> None:
+        patience = self._places[child.name].patience
+        hanging = None if patience is None else asyncio.create_task(_kill_when_hung(child, patience))
         await child.process.wait()
+        if hanging is not None:
+            hanging.cancel()
+            await asyncio.gather(hanging, return_exceptions=True)
         # At once, not after its last lines: who waits for it in vain is to know.
         if child is next(iter(self._places.values())).child:
             self._hopeless.set()
@@ -104,3 +121,11 @@ class ChildGroup:
         # What it left behind may hold its port.
         child.kill_session()
         self._deaths.put_nowait(child)
+
+
+async def _kill_when_hung(child: Child, patience: Patience) -> None:
+    # The future itself is not awaited: cancelling that would cancel it for all who wait.
+    await asyncio.wait([child.address])
+    await wait_until_hung(child.address.result(), patience)
+    typer.echo(f"the {child.name} has not answered for {patience.seconds:g} s: it is killed", err=True)
+    child.kill_session()

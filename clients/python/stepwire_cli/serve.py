@@ -15,6 +15,7 @@ from stepwire_client import AsyncStepwireClient
 
 from stepwire_cli.child_group import ChildGroup
 from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED, fail, one_line_errors
+from stepwire_cli.hanging import Patience
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
@@ -102,6 +103,7 @@ async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
         partial(worker_command, flags, python=sys.executable),
         grace_seconds=WORKER_GRACE_SECONDS + is_launcher * LAUNCHER_GRACE_SECONDS,
         is_launcher=is_launcher,
+        patience=Patience(),
     )
     worker_address = await worker.address
     scheduler = await children.start(
