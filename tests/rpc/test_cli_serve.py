@@ -276,8 +276,11 @@ def test_a_stop_while_starting(start_serve: StartServe, tmp_path: Path) -> None:
     assert not any(line.startswith("scheduler SIGTERM") for line in log_of(tmp_path)[2:])
 
 
-def test_with_tls_or_tokens_it_asks_nothing_of_its_own_server(start_serve: StartServe) -> None:
-    # The fake scheduler speaks no TLS and would answer: that it is not asked shows in what is told.
-    process = start_serve("ok", "--tls-cert", "c.pem", "--tls-key", "k.pem")
+def test_with_tls_it_asks_nothing_of_its_own_server(
+    start_serve: StartServe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As the scheduler would take it; the fake one speaks no TLS: that it is not asked shows in what is told.
+    monkeypatch.setenv("STEPWIRE_SCHEDULER_TLS_CERT", "c.pem")
+    process = start_serve("ok", "--tls-key", "k.pem")
     (line,) = [line for line in read_until(process, "Stepwire serves") if line.startswith("Stepwire")]
     assert re.fullmatch(r"Stepwire serves on 127\.0\.0\.1:\d+, with TLS", line)

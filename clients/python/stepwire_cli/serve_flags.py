@@ -87,14 +87,23 @@ class ServeFlags:
     ] = None
     tls_cert: Annotated[
         str | None,
-        typer.Option(help="PEM file of the certificate that clients are shown.", rich_help_panel=_SCHEDULER),
+        typer.Option(
+            help="PEM file of the certificate that clients are shown.",
+            # What these two say changes how the server is asked whether it is ready.
+            envvar="STEPWIRE_SCHEDULER_TLS_CERT",
+            rich_help_panel=_SCHEDULER,
+        ),
     ] = None
     tls_key: Annotated[
         str | None, typer.Option(help="PEM file of its private key.", rich_help_panel=_SCHEDULER)
     ] = None
     tenants_file: Annotated[
         str | None,
-        typer.Option(help="TOML file of tenants and their tokens' hashes.", rich_help_panel=_SCHEDULER),
+        typer.Option(
+            help="TOML file of tenants and their tokens' hashes.",
+            envvar="STEPWIRE_SCHEDULER_TENANTS_FILE",
+            rich_help_panel=_SCHEDULER,
+        ),
     ] = None
     max_message_mib: Annotated[
         int | None, typer.Option(help="Largest gRPC message to or from clients, in MiB.")
