@@ -14,7 +14,7 @@ from tools.compose_run.http_checks import ask_gateway
 
 SERVICES = ("scheduler", "worker")
 START_LIMIT_SECONDS = 300.0
-STREAM_LIMIT_SECONDS = 300.0
+STREAM_LIMIT_SECONDS = 900.0
 POLL_SECONDS = 1.0
 MESSAGES = [{"role": "user", "content": "Tell me about the city of Paris."}]
 NUM_TOKENS = 100
