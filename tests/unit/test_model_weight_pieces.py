@@ -103,16 +103,19 @@ def test_pieces_lie_where_the_layers_expect_them(checkpoint_folder: Callable[[st
 
 
 @pytest.mark.parametrize(("rank", "num_token_ids"), [(0, 81), (3, 79)])
-def test_padding_is_zeros_and_the_output_bias_lies_on_the_first_rank(
+def test_padding_is_masked_and_the_output_bias_lies_on_the_first_rank(
     checkpoint_folder: Callable[[str], Path], rank: int, num_token_ids: int
 ) -> None:
     folder = checkpoint_folder("llama_odd_vocabulary")
-    ours = dict(load_rank(folder, rank, 4).named_parameters())
+    model = load_rank(folder, rank, 4)
+    ours = dict(model.named_parameters())
     theirs = load_file(folder / "model.safetensors")
     for parameter, name in (("embedding", "model.embed_tokens"), ("head", "lm_head")):
         table = ours[f"{parameter}.weight"]
         assert torch.equal(table[:num_token_ids], theirs[f"{name}.weight"][81 * rank :][:81])
         assert torch.equal(table[num_token_ids:], torch.zeros(81 - num_token_ids, 48))
+    is_masked_RV = model.compute_logits(torch.ones(2, 48)).isinf()
+    assert is_masked_RV.tolist() == [[token_id >= num_token_ids for token_id in range(81)]] * 2
     bias = theirs["model.layers.1.self_attn.o_proj.bias"]
     expected = bias if rank == 0 else torch.zeros(48)
     assert torch.equal(ours["layers.1.attention.o_proj.bias"], expected)
