@@ -60,14 +60,14 @@ class Pair:
     def told(self, count: int) -> list[tuple[int, list[int]]]:
         found = []
         for _ in range(count):
-            result = self.results.get(timeout=10)
+            result = self.results.get(timeout=60)
             assert isinstance(result, StepResult), result
             found.append((result.step_id, result.sampled.token_ids.tolist()))
         return found
 
     def follow(self) -> None:
         """Let the leading rank end, then follow all that it did."""
-        assert self.compute.stop(10)
+        assert self.compute.stop(60)
         for message in self.messages:
             self.follower.take(message)
         assert self.following.launches == self.leading.launches
@@ -149,7 +149,7 @@ def test_a_step_that_breaks_the_rules_ends_the_epoch_for_both_and_the_next_one_r
     pair.submit(new, step(1, [(0, 6, True)], admissions=(lane(0),)))
     pair.compute.start()
     # A device with a queue has not told the first step's token by then: nobody wants it any more.
-    while not isinstance(pair.results.get(timeout=10), ProtocolError):
+    while not isinstance(pair.results.get(timeout=60), ProtocolError):
         continue
     assert pair.told(1) == [(1, [6])]
     pair.follow()
