@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tools.services import Service, ServiceError, running
+from tools.services import Service, ServiceError
 
 _LIMIT_SECONDS = 120.0
 _POLL_SECONDS = 0.05
@@ -57,7 +57,7 @@ def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[G
                 url=f"http://127.0.0.1:{port}", metrics_url=f"http://127.0.0.1:{metrics_port}/metrics"
             )
             try:
-                service = attempt.enter_context(running("smg", "launch", *arguments, *flags))
+                service = attempt.enter_context(launched(*arguments, *flags))
                 wait_until_ready(service, gateway.url, num_models=len(schedulers))
                 break
             except ServiceError:
@@ -65,6 +65,17 @@ def running_gateway(*schedulers: str, flags: tuple[str, ...] = ()) -> Iterator[G
                 if not num_tries_left:
                     raise
         yield gateway
+
+
+@contextmanager
+def launched(*arguments: str) -> Iterator[Service]:
+    """Run ``smg launch``; stop it in the end. How it ends is its own affair."""
+    service = Service.start("smg", "launch", *arguments)
+    try:
+        yield service
+    finally:
+        if service.process.poll() is None:
+            service.stop()
 
 
 def _arguments(schedulers: tuple[str, ...], *, port: int, metrics_port: int) -> list[str]:
@@ -87,8 +98,9 @@ def wait_until_ready(service: Service, url: str, *, num_models: int) -> None:
 
 
 def _knows_models(url: str, num_models: int) -> bool:
-    """Tell whether as many models are routed to, and their tokenizers were fetched."""
+    """Tell whether it is ready, as many models are routed to, and their tokenizers were fetched."""
     try:
+        _get(f"{url}/readiness")
         models, tokenizers = _get(f"{url}/v1/models")["data"], _get(f"{url}/v1/tokenizers")["tokenizers"]
     except (OSError, http.client.HTTPException):  # it does not listen yet, or only just
         return False

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.rules.source_tree import REPOSITORY, read_file
-from tools.gateway import free_ports, wait_until_ready
-from tools.services import Services, running
+from tools.gateway import free_ports, launched, wait_until_ready
+from tools.services import Services
 
 pytestmark = pytest.mark.long
 
@@ -42,7 +42,7 @@ def test_the_demo_asks_and_stops(model_folder: Path) -> None:
 
 def test_the_document_s_commands_answer(services: Services, model_folder: Path) -> None:
     text = read_file("docs/backend.md").replace("\\\n", " ")
-    (launch,) = re.findall(r"^smg (.*)$", text, re.M)
+    (launch,) = re.findall(r"^smg launch (.*)$", text, re.M)
     (call,) = re.findall(r"^(curl .*)$", text, re.M)
     port, metrics_port = free_ports()
     here = {
@@ -52,7 +52,7 @@ def test_the_document_s_commands_answer(services: Services, model_folder: Path) 
     }
     for there, replacement in here.items():
         launch, call = launch.replace(there, replacement), call.replace(there, replacement)
-    with running("smg", *shlex.split(launch), "--prometheus-port", str(metrics_port)) as gateway:
+    with launched(*shlex.split(launch), "--prometheus-port", str(metrics_port)) as gateway:
         wait_until_ready(gateway, f"http://127.0.0.1:{port}", num_models=1)
         command = [*shlex.split(call), "--silent", "--show-error", "--fail", "--noproxy", "*"]
         answer = subprocess.run(
