@@ -1,9 +1,7 @@
 """StepwireClient against a scripted server."""
 
-import re
 import socket
 import threading
-from pathlib import Path
 
 import grpc
 import pytest
@@ -278,21 +276,3 @@ def test_messages_above_4_mib_pass_and_above_the_limit_are_refused(
         pytest.raises(ResourceExhausted, match="larger than max"),
     ):
         client.complete("Hi")
-
-
-def test_the_example_of_the_readme_runs(
-    fake_address: str, fake_service: FakeGenerationService, capsys: pytest.CaptureFixture[str]
-) -> None:
-    readme = Path(__file__).parents[2] / "clients" / "python" / "README.md"
-    match = re.search(r"```python\n(.*?)```", readme.read_text(), re.DOTALL)
-    assert match is not None
-    assert "127.0.0.1:50051" in match[1]
-    exec(match[1].replace("127.0.0.1:50051", fake_address), {})
-    assert capsys.readouterr().out.splitlines() == [
-        "The capital",
-        "FinishReason.STOP Usage(num_prompt_tokens=5, num_output_tokens=3, num_cached_tokens=4)",
-        "The capital 2.25",
-        "template_arguments is {'enable_thinking': False}, but must be left out where the prompt is no "
-        "conversation",
-    ]
-    assert [request.WhichOneof("input") for request in fake_service.requests] == ["text", "chat"]

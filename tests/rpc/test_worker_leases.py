@@ -70,7 +70,7 @@ async def test_one_step_that_takes_over_needs_no_credit(worker: Worker) -> None:
     await call.write(rows(5, (0, 1), take_over=True))
     await call.write(rows(6, (0, 1), take_over=True))
     assert await end_of(call) == (
-        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.INVALID_ARGUMENT,
         "steps in flight is 5, but must be at most max_steps_in_flight, 3",
     )
 

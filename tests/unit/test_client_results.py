@@ -24,6 +24,7 @@ from stepwire_client import (
     StepwireClientError,
     StreamNotFinished,
     Timings,
+    TlsFailed,
     TokenLogprob,
     Unavailable,
     Unimplemented,
@@ -52,7 +53,12 @@ def test_every_error_of_the_tree_is_raised_for_some_status() -> None:
         for item in vars(errors_module).values()
         if isinstance(item, type) and issubclass(item, StepwireClientError)
     }
-    raised_without_a_status_of_their_own = {StepwireClientError, ConnectionFailed, StreamNotFinished}
+    raised_without_a_status_of_their_own = {
+        StepwireClientError,
+        ConnectionFailed,
+        TlsFailed,
+        StreamNotFinished,
+    }
     assert set(ERROR_OF_CODE.values()) == tree - raised_without_a_status_of_their_own
 
 
