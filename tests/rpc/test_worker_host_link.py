@@ -2,6 +2,7 @@
 
 import queue
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -78,6 +79,18 @@ def test_who_does_not_know_the_token_is_sent_away() -> None:
         with connect_to_leader("127.0.0.1", port, token=TOKEN):
             accepting.join(30)
             (connection,) = found.get(timeout=30)
+            connection.close()
+
+
+def test_a_stranger_that_breaks_off_hinders_nobody() -> None:
+    with open_listener() as listener:
+        port = listener.getsockname()[1]
+        stranger = socket.create_connection(("127.0.0.1", port))
+        # Closing sends a reset.
+        stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        stranger.close()
+        with connect_to_leader("127.0.0.1", port, token=TOKEN):
+            (connection,) = accept_hosts(listener, TOKEN, num_hosts=1)
             connection.close()
 
 

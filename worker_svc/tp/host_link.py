@@ -10,6 +10,7 @@ import hmac
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 
 from worker_svc.errors import DeviceLostError, StartupError
@@ -17,6 +18,8 @@ from worker_svc.tp.rank_watch import BEATS_IN_LIMIT, MAX_BEAT_SECONDS
 
 JOIN_SECONDS = 60.0
 """How long hosts that have met over the rendezvous may take to connect."""
+TOKEN_SECONDS = 5.0
+"""How long whoever connects may take to say the token."""
 TOKEN_BYTES = 32
 _SIZE = struct.Struct("<I")
 _BEAT = _SIZE.pack(0)
@@ -133,21 +136,30 @@ def accept_hosts(listener: socket.socket, token: bytes, *, num_hosts: int) -> li
     Raises:
         StartupError: if one does not come.
     """
-    listener.settimeout(JOIN_SECONDS)
+    deadline_seconds = time.monotonic() + JOIN_SECONDS
     connections: list[socket.socket] = []
     while len(connections) < num_hosts:
+        # At least a moment: 0 would not wait at all.
+        listener.settimeout(max(0.001, deadline_seconds - time.monotonic()))
         try:
             connection, _ = listener.accept()
-            connection.settimeout(JOIN_SECONDS)
-            is_ours = hmac.compare_digest(connection.recv(TOKEN_BYTES, socket.MSG_WAITALL), token)
         except OSError as error:
             missing = num_hosts - len(connections)
             raise StartupError(f"{missing} hosts of the worker group did not connect: {error}") from error
-        if is_ours:
+        if _knows(connection, token):
             connections.append(connection)
         else:
             connection.close()
     return connections
+
+
+def _knows(connection: socket.socket, token: bytes) -> bool:
+    """Tell whether who has connected knows the token; a stranger may break off, or say nothing."""
+    connection.settimeout(TOKEN_SECONDS)
+    try:
+        return hmac.compare_digest(connection.recv(TOKEN_BYTES, socket.MSG_WAITALL), token)
+    except OSError:
+        return False
 
 
 def connect_to_leader(host: str, port: int, *, token: bytes) -> socket.socket:
