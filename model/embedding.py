@@ -50,5 +50,6 @@ class OutputHead(Linear):
     def forward(self, hidden_RE: torch.Tensor) -> torch.Tensor:
         """Return logits_RV in float32, for the token ids of this rank; padding has -inf."""
         logits_RV = super().forward(hidden_RE).float()
-        logits_RV[:, self.num_token_ids :] = float("-inf")
+        if self.num_token_ids < logits_RV.shape[1]:
+            logits_RV[:, self.num_token_ids :] = float("-inf")
         return logits_RV

@@ -74,6 +74,8 @@ def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_sizes: int) -> i
         reserved_bytes=num_graphs * BYTES_PER_GRAPH,
         bytes_per_block=plan.bytes_per_block,
     )
+    if plan.ranks.size == 1:
+        return num_blocks
     # All ranks run the same steps: what the fullest GPU holds counts.
     num_blocks_G1 = plan.ranks.all_gather(torch.tensor([num_blocks], device=plan.device))
     return int(num_blocks_G1.min())
