@@ -17,34 +17,49 @@ _MAX_FLUSH_SECONDS = 3600.0
 
 
 class EventStream:
-    """What one subscriber is told."""
+    """What one subscriber is told: of blocks that it was not told of, not even that they are gone.
+
+    A hash is enough to check a guess of what another tenant's prompt was.
+    """
 
     def __init__(self, tenant: Tenant) -> None:
         """Start a stream for ``tenant``."""
         self._tenant = tenant
         self._num_events = 0
+        self._told_of_group: dict[int, set[int]] = {}
+        """Hashes that were stored and not removed."""
 
     def write_batch(
         self, message: engine_pb.WatchPrefixCachesResponse, *, now_seconds: float
     ) -> pb.KvEventBatch:
         """Write the changes of one group; ``now_seconds`` is since the epoch."""
+        told = self._told_of_group.setdefault(message.group, set())
         batch = pb.KvEventBatch(
             sequence_number=message.sequence_number, timestamp=now_seconds, dp_rank=message.group
         )
-        for event in message.events:
-            self._num_events += 1
-            self._add(batch, event)
+        for message_event in message.events:
+            event = self._write_event(message_event, told)
+            if event is not None:
+                self._num_events += 1
+                event.event_id = self._num_events
+                batch.events.append(event)
         return batch
 
-    def _add(self, batch: pb.KvEventBatch, event: engine_pb.PrefixCacheEvent) -> None:
+    def _write_event(self, event: engine_pb.PrefixCacheEvent, told: set[int]) -> pb.KvCacheEvent | None:
         match event.WhichOneof("event"):
             case "stored" if (salt := self._tenant.own_cache_salt(event.stored.cache_salt)) is not None:
-                batch.events.add(event_id=self._num_events, stored=_write_stored(event.stored, salt))
-            case "removed":
-                removed = pb.KvBlocksRemoved(block_hashes=_write_hashes(event.removed.block_hashes))
-                batch.events.add(event_id=self._num_events, removed=removed)
+                stored = _write_stored(event.stored, salt)
+                told.update(block.block_hash for block in stored.blocks)
+                return pb.KvCacheEvent(stored=stored)
+            case "removed" if removed := [
+                block_hash for block_hash in _write_hashes(event.removed.block_hashes) if block_hash in told
+            ]:
+                told.difference_update(removed)
+                return pb.KvCacheEvent(removed=pb.KvBlocksRemoved(block_hashes=removed))
             case "cleared":
-                batch.events.add(event_id=self._num_events, cleared=pb.KvCacheCleared())
+                told.clear()
+                return pb.KvCacheEvent(cleared=pb.KvCacheCleared())
+        return None
 
 
 def read_flush_timeout(request: pb.FlushCacheRequest) -> float:
