@@ -16,6 +16,8 @@ from telemetry.spans import Span, Spans
 _log = logging.getLogger("stepwire.requests")
 REQUEST_SPAN = "stepwire.request"
 PROMPT_SPAN = "stepwire.read_prompt"
+_MAX_ID_CHARACTERS = 128
+"""As many as an id may have; a longer one comes here before it is refused."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +79,8 @@ class Watch:
 
     @contextmanager
     def request(self, request_id: str) -> Iterator[WatchedRequest]:
-        """Watch a request, which the ``with`` block runs."""
-        call, span = current_call(), None
+        """Watch a request, which the ``with`` block runs; of an odd id is told what a log line can hold."""
+        call, span, request_id = current_call(), None, _as_told(request_id)
         if self._spans is not None:
             span = self._spans.begin(
                 REQUEST_SPAN, parent=call.traceparent, state=call.tracestate, is_server=True
@@ -104,6 +106,12 @@ class Watch:
         """Send the last spans."""
         if self._spans is not None:
             self._spans.close()
+
+
+def _as_told(request_id: str) -> str:
+    """Cut an id that would flood the log, and escape one that would begin a line of its own."""
+    shown = request_id[:_MAX_ID_CHARACTERS]
+    return shown if shown.isprintable() else ascii(shown)[1:-1]
 
 
 def _log_end(request_id: str, watched: WatchedRequest) -> None:

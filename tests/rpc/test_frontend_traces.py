@@ -140,3 +140,22 @@ async def test_log_lines_have_the_ids(
     assert access.items() >= {**ids, "logger": "stepwire.access", "code": "OK", "level": "info"}.items()
     assert access["method"] == "/stepwire.v1.GenerationService/Generate"
     assert "request_id" not in access
+
+
+@pytest.mark.parametrize(
+    ("request_id", "told"),
+    [("x" * 100_000, "x" * 128), ("r1\n2026 forged", r"r1\n2026 forged"), ("läuft", "läuft")],
+)
+async def test_an_odd_id_neither_floods_the_log_nor_begins_a_line(
+    bench: FrontendBench, lines: list[dict[str, Any]], memory: SpanMemory, request_id: str, told: str
+) -> None:
+    request = pb.GenerateRequest(request_id=request_id, text="")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await asyncio.wait_for(bench.stub.Generate(request).read(), LIMIT_SECONDS)
+    await wait_for_end(memory)
+    assert (memory.one(REQUEST_SPAN).attributes or {})["stepwire.request_id"] == told
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert lines[0]["request_id"] == told
+    assert lines[0]["message"] == f"{told} invalid, 0 prompt tokens, 0 output tokens"
