@@ -7,8 +7,9 @@ ones end within the drain time and goes.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import uvloop
@@ -130,15 +131,12 @@ class Frontend:
         Raises:
             ConfigError: if the address cannot be listened on.
         """
-        link = asyncio.create_task(self._link.run())
-        background = [link, asyncio.create_task(keep_sampling(lambda: None, self._watch.meter.cpu_seconds))]
-        if self._tenants is not None:
-            background.append(asyncio.create_task(self._tenants.watch()))
+        background = [asyncio.create_task(one) for one in self._background()]
         try:
-            await _wait_any(link, self._link.attached, stop)
+            await _wait_any(background, self._link.attached, stop)
             if not stop.is_set():
                 on_listening(await self._listen())
-                await _wait_any(link, stop)
+                await _wait_any(background, stop)
                 await self._drain()
         finally:
             for task in background:
@@ -148,6 +146,13 @@ class Frontend:
             await self._link.close()
             self._model.tokenizer.close()
             self._watch.close()
+
+    def _background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Return what runs for as long as the front end does; where one fails, the front end ends."""
+        yield self._link.run()
+        yield keep_sampling(lambda: None, self._watch.meter.cpu_seconds)
+        if self._tenants is not None:
+            yield self._tenants.watch()
 
     async def _listen(self) -> int:
         address = f"{self._config.host}:{self._config.port}"
@@ -216,13 +221,13 @@ def _make_server(
     )
 
 
-async def _wait_any(task: asyncio.Task[None], *events: asyncio.Event) -> None:
-    """Wait until an event is set or the task ends; raise what ended the task."""
+async def _wait_any(tasks: Iterable[asyncio.Task[None]], *events: asyncio.Event) -> None:
+    """Wait until an event is set or a task ends; raise what ended the task."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
-        await asyncio.wait((task, *waits), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            task.result()
+        done, _ = await asyncio.wait((*tasks, *waits), return_when=asyncio.FIRST_COMPLETED)
+        for one in done:
+            one.result()
     finally:
         for wait in waits:
             wait.cancel()

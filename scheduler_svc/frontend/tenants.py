@@ -97,7 +97,7 @@ def read_tenants(text: str) -> TenantTable:
     """
     try:
         tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # not all that is wrong is a TOMLDecodeError
         raise TenantsError(f"no TOML: {error}") from error
     tenant_of_hash: dict[bytes, Tenant] = {}
     for name, table in tables.items():

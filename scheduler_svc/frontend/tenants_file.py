@@ -33,6 +33,7 @@ class TenantsFile:
             # Before it is read: a change in between is then seen as one.
             self._version: _Version | None = _version_of(path)
             self._table = read_tenants(path.read_text(encoding="utf-8"))
+            self._failure = ""
         except (OSError, UnicodeDecodeError, TenantsError) as error:
             raise ConfigError.of("tenants_file", str(path), f"be a file of tenants ({error})") from error
 
@@ -56,8 +57,12 @@ class TenantsFile:
             self._version = version
             self._table = read_tenants(self._path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, TenantsError) as error:
-            _log.error("--tenants-file %s: %s; the tenants stay as they were", self._path, error)
+            self._version = None  # whatever makes it readable again need not change it
+            if str(error) != self._failure:  # told once, not every second
+                self._failure = str(error)
+                _log.error("--tenants-file %s: %s; the tenants stay as they were", self._path, error)
         else:
+            self._failure = ""
             _log.info("--tenants-file %s was read again: %d tokens", self._path, len(self._table))
 
 

@@ -22,6 +22,7 @@ from stepwire_client import (
 
 from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
 from scheduler_svc.frontend.tenants import read_tenants
+from scheduler_svc.frontend.tenants_file import TenantsFile
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend, write_model_folder
 from tests.rpc.stack_bench import Stack, running_stack, write_stand_in_folder
@@ -185,3 +186,19 @@ class CallDetails:
 
     method: str
     invocation_metadata: tuple[tuple[str, str], ...]
+
+
+async def test_a_front_end_does_not_go_on_without_looking_at_the_file(
+    folder: Path, tmp_path: Path, tenants_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_fail = asyncio.Event()
+
+    async def fail(_: TenantsFile) -> None:
+        await may_fail.wait()
+        raise RuntimeError("cannot look")
+
+    monkeypatch.setattr(TenantsFile, "watch", fail)
+    with pytest.raises(RuntimeError, match="cannot look"):
+        async with running_frontend(folder, tmp_path, tenants_file=str(tenants_file)) as bench:
+            may_fail.set()
+            await asyncio.wait([bench.serving], timeout=LIMIT_SECONDS)

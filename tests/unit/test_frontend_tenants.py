@@ -1,6 +1,7 @@
 """The table of tenants, and the file that it comes from."""
 
 import logging
+import os
 from hashlib import sha256
 from pathlib import Path
 
@@ -58,6 +59,8 @@ def test_ids_and_salts_of_tenants_cannot_meet() -> None:
         ("[a]\ntoken_sha256 = []\nmax_num_tokens = 1.5", r"\[a\] max_num_tokens is 1.5, but must be"),
         ('[a]\ntoken_sha256 = []\ncache_salt = ""', r"\[a\] cache_salt must have 1 to 64"),
         ('[a]\ntoken_sha256 = []\ncache_salt = "a/b"', r"\[a\] cache_salt must have 1 to 64"),
+        (f"[a]\nmax_num_tokens = {'1' * 5000}", "no TOML: Exceeds the limit"),
+        (f"a = {'[' * 5000}", "no TOML: "),
     ],
 )
 def test_a_wrong_table_is_refused_by_name(text: str, told: str) -> None:
@@ -97,6 +100,35 @@ def test_a_file_that_went_wrong_changes_nothing(
     path.write_text("")
     file.look()
     assert file.table.find(b"one") is None
+
+
+def test_a_file_that_is_gone_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text("")
+    file = TenantsFile(path)
+    for _ in range(2):
+        path.unlink()
+        file.look()
+        file.look()
+        path.write_text("")
+        file.look()
+    assert [message.split(": ")[1].split("; ")[0] for message in caplog.messages] == [
+        "[Errno 2] No such file or directory"
+    ] * 2
+
+
+def test_a_file_that_failed_is_read_again_though_it_looks_the_same(tmp_path: Path) -> None:
+    path, right = tmp_path / "tenants.toml", f'[a]\ntoken_sha256 = ["{TWO}"]'
+    path.write_text(f'[a]\ntoken_sha256 = ["{ONE}"]')
+    file = TenantsFile(path)
+    path.write_bytes(b"\xff" * len(right))
+    os.utime(path, ns=(1, 1))
+    file.look()
+    assert file.table.find(b"one") is not None
+    path.write_text(right)
+    os.utime(path, ns=(1, 1))
+    file.look()
+    assert (file.table.find(b"one"), len(file.table)) == (None, 1)
 
 
 def test_a_start_with_a_wrong_file_is_refused(tmp_path: Path) -> None:
