@@ -16,6 +16,7 @@ from grpc_health.v1 import health
 
 from scheduler_svc.frontend.caller import note_caller
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
+from scheduler_svc.frontend.interceptors import NoteCall
 from scheduler_svc.frontend.tenants import Tenant, TenantTable
 
 AUTHORIZATION_KEY = "authorization"
@@ -33,9 +34,10 @@ Behaviour = Callable[[Any, Any], Awaitable[Any]]
 class AuthInterceptor(grpc.aio.ServerInterceptor):
     """Wraps the behaviour of each call; the first interceptor, so that nothing runs before it."""
 
-    def __init__(self, tenants: Callable[[], TenantTable]) -> None:
-        """Let those in whom ``tenants()`` holds at the time of the call."""
+    def __init__(self, tenants: Callable[[], TenantTable], *, note_call: NoteCall) -> None:
+        """Let those in whom ``tenants()`` holds at the time of the call; tell ``note_call`` of the others."""
         self._tenants = tenants
+        self._note_call = note_call
 
     async def intercept_service(
         self,
@@ -48,7 +50,8 @@ class AuthInterceptor(grpc.aio.ServerInterceptor):
             return handler
         caller = self._authenticate(handler_call_details.invocation_metadata)
         if isinstance(caller, str):
-            return _handler_like(handler, _refusal(handler_call_details.method, caller), is_parsed=False)
+            refusal = _refusal(handler_call_details.method, caller, note_call=self._note_call)
+            return _handler_like(handler, refusal, is_parsed=False)
         return _handler_like(handler, _as_called_by(caller, _behaviour_of(handler)), is_parsed=True)
 
     def _authenticate(self, metadata: Any) -> Tenant | str:
@@ -99,8 +102,9 @@ def _as_called_by(tenant: Tenant, behaviour: Any) -> Any:
     return generate if inspect.isasyncgenfunction(behaviour) else call
 
 
-def _refusal(method: str, reason: str) -> Behaviour:
+def _refusal(method: str, reason: str, *, note_call: NoteCall) -> Behaviour:
     async def refuse(_request: Any, context: Any) -> None:
+        note_call(method, grpc.StatusCode.UNAUTHENTICATED.name)
         _access_log.warning("%s UNAUTHENTICATED %s %s", method, context.peer(), reason)
         with cancelled_where_client_is_gone():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)

@@ -24,7 +24,7 @@ from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
-from scheduler_svc.frontend.interceptors import CallInterceptor
+from scheduler_svc.frontend.interceptors import CallInterceptor, NoteCall
 from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.readiness import Readiness
 from scheduler_svc.frontend.served_model import ServedModel
@@ -115,7 +115,7 @@ class Frontend:
         self._generator = Generator(model, self._link, watch=watch, max_pending=max_pending)
         self._credentials = server_credentials(config)
         self._tenants = TenantsFile(Path(config.tenants_file)) if config.tenants_file else None
-        self._server = _make_server(config, CallInterceptor(watch.meter.note_call), tenants=self._tenants)
+        self._server = _make_server(config, tenants=self._tenants, note_call=watch.meter.note_call)
         generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
             GenerationServicer(self._generator, self._link), self._server
         )
@@ -201,11 +201,11 @@ class Frontend:
 
 
 def _make_server(
-    config: SchedulerConfig, interceptor: CallInterceptor, *, tenants: TenantsFile | None
+    config: SchedulerConfig, *, tenants: TenantsFile | None, note_call: NoteCall
 ) -> grpc.aio.Server:
-    authentication = () if tenants is None else (AuthInterceptor(lambda: tenants.table),)
+    authentication = () if tenants is None else (AuthInterceptor(lambda: tenants.table, note_call=note_call),)
     return grpc.aio.server(
-        interceptors=[*authentication, interceptor],
+        interceptors=[*authentication, CallInterceptor(note_call)],
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),

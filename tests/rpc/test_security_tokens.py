@@ -20,9 +20,16 @@ from stepwire_client import (
     PermissionDenied,
 )
 
+from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
+from scheduler_svc.frontend.meter import FrontendMeter
+from scheduler_svc.frontend.served_model import ServedModel
+from scheduler_svc.frontend.server import Frontend
 from scheduler_svc.frontend.tenants import read_tenants
 from scheduler_svc.frontend.tenants_file import TenantsFile
+from scheduler_svc.frontend.watch import Watch
+from scheduler_svc.metrics import frontend_metrics
+from telemetry.board import Board
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend, write_model_folder
 from tests.rpc.stack_bench import Stack, running_stack, write_stand_in_folder
@@ -76,7 +83,9 @@ async def test_bad_credentials_are_refused_on_every_kind_of_call(
     folder: Path, tmp_path: Path, tenants_file: Path, case: str
 ) -> None:
     metadata, told = BAD_CREDENTIALS[case]
-    async with running_frontend(folder, tmp_path, tenants_file=str(tenants_file)) as bench:
+    board = Board(frontend_metrics())
+    watch = Watch(FrontendMeter(board))
+    async with running_frontend(folder, tmp_path, tenants_file=str(tenants_file), watch=watch) as bench:
         # Bytes that are no message: what a stranger sends is not even parsed.
         for method in (*(f"stepwire.v1.GenerationService/{name}" for name in RPCS), REFLECT):
             call: Any = bench.channel.unary_unary(f"/{method}")
@@ -86,6 +95,11 @@ async def test_bad_credentials_are_refused_on_every_kind_of_call(
             ), method
         health: Any = health_pb2_grpc.HealthStub(bench.channel)
         assert (await health.Check(health_pb2.HealthCheckRequest(service="ready"))).status == 1
+    counted = [
+        board.slot("stepwire_frontend_calls_total", method, "UNAUTHENTICATED").value
+        for method in (*RPCS, "other")
+    ]
+    assert counted == [1] * 5
 
 
 async def test_a_tenant_s_token_opens_every_service(stack: Stack) -> None:
@@ -165,7 +179,7 @@ async def test_what_a_stranger_sends_is_never_parsed() -> None:
     async def find(_: grpc.HandlerCallDetails) -> Any:
         return known
 
-    interceptor = AuthInterceptor(lambda: read_tenants(tenant("alice", ALICE)))
+    interceptor = AuthInterceptor(lambda: read_tenants(tenant("alice", ALICE)), note_call=print)
     for token, deserializer in ((ALICE, known.request_deserializer), (MALLORY, None)):
         details: Any = CallDetails(
             method="/stepwire.v1.GenerationService/Abort",
@@ -191,14 +205,12 @@ class CallDetails:
 async def test_a_front_end_does_not_go_on_without_looking_at_the_file(
     folder: Path, tmp_path: Path, tenants_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    may_fail = asyncio.Event()
-
     async def fail(_: TenantsFile) -> None:
-        await may_fail.wait()
         raise RuntimeError("cannot look")
 
     monkeypatch.setattr(TenantsFile, "watch", fail)
+    config = SchedulerConfig(model=str(folder), port=0, tenants_file=str(tenants_file))
+    model, socket_path = ServedModel.load(config), str(tmp_path / "engine.sock")
+    frontend = Frontend(config, model, frontend_index=0, socket_path=socket_path)
     with pytest.raises(RuntimeError, match="cannot look"):
-        async with running_frontend(folder, tmp_path, tenants_file=str(tenants_file)) as bench:
-            may_fail.set()
-            await asyncio.wait([bench.serving], timeout=LIMIT_SECONDS)
+        await asyncio.wait_for(frontend.serve(asyncio.Event(), print), LIMIT_SECONDS)
