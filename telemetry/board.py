@@ -91,11 +91,15 @@ class Board:
         """Share a board through a file, which whoever comes first makes.
 
         The file must stand in memory (as /dev/shm does): a write to one on a disk may wait for it.
+
+        Raises:
+            OSError: if there is no room for it: found only when counting, that would be SIGBUS.
         """
         size = _SLOT_BYTES * sum(metric.slots_per_series * len(metric.series) for metric in metrics)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             os.ftruncate(handle, size)
+            os.posix_fallocate(handle, 0, size)
             return cls(metrics, memoryview(mmap.mmap(handle, size)).cast("d"))
         finally:
             os.close(handle)

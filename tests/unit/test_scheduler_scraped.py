@@ -1,10 +1,13 @@
 """The scheduler's one scrape port: what it needs, and what it says where it cannot be had."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from scheduler_svc import scraped
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.scraped import serve_metrics
@@ -43,6 +46,18 @@ def test_a_port_that_cannot_be_had_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     monkeypatch.delitem(sys.modules, "telemetry.exposition", raising=False)
     assert refusal(0) == "--metrics-port is 0, but must be -1 where prometheus_client is not installed"
+
+
+def test_a_memory_that_is_full_is_told_before_anything_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_handle: int, _start: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", fail)
+    folder = scraped._IN_MEMORY
+    assert (
+        refusal(0)
+        == f"--metrics-port is 0, but must be -1 where {folder} has no room (No space left on device)"
+    )
 
 
 def refusal(port: int) -> str:

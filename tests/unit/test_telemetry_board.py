@@ -1,5 +1,6 @@
 """Boards: what is counted stands where it is read, also when another process goes on with it."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,13 @@ def test_who_reads_a_file_sees_what_another_writes(tmp_path: Path) -> None:
     writer = Board.taken_over(METRICS, tmp_path / "board")
     writer.slot("stepwire_a_total", "x").add(4)
     assert reader.slot("stepwire_a_total", "x").value == 4
+
+
+def test_a_file_is_given_all_of_its_memory_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda _, start, size: asked.append((start, size)))
+    Board.in_file(METRICS, tmp_path / "board")
+    assert asked == [(0, (tmp_path / "board").stat().st_size)]
 
 
 def test_the_next_process_goes_on_counting_and_forgets_gauges(tmp_path: Path) -> None:
