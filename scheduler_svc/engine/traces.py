@@ -5,8 +5,9 @@ does not. Of steps, those that gave a request its first tokens are told each. Kn
 a request without a ``traceparent`` is not traced.
 """
 
+import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -14,6 +15,8 @@ from scheduler_svc.core.plan import FinishedRequest, StepOutputs
 from scheduler_svc.engine.live_requests import LiveRequest
 from scheduler_svc.engine.values import ArrivedRequest, ResultArrived, StartedRequest
 from telemetry.spans import Span, Spans
+
+_log = logging.getLogger(__name__)
 
 REQUEST_SPAN = "stepwire.engine"
 PHASE_SPANS = ("stepwire.queue", "stepwire.prefill", "stepwire.decode")
@@ -96,13 +99,19 @@ class RequestTraces:
         if trace is not None:
             assert self._spans is not None, "nothing is traced without"
             trace.ended_ns = time.monotonic_ns()
-            self._writer.submit(_tell, self._spans, trace, finished)
+            self._writer.submit(_tell, self._spans, trace, finished).add_done_callback(_log_failure)
 
     def close(self) -> None:
         """Tell what ended, and stop."""
         self._writer.shutdown()
         if self._spans is not None:
             self._spans.close()
+
+
+def _log_failure(told: "Future[None]") -> None:
+    error = told.exception()
+    if error is not None:
+        _log.error("a request's spans cannot be told", exc_info=error)
 
 
 def _tell(spans: Spans, trace: _Trace, finished: FinishedRequest) -> None:

@@ -6,6 +6,7 @@ import pytest
 from stepwire.engine.v1 import engine_service_pb2 as pb
 
 from scheduler_svc.engine.traces import MAX_STEPS_TOLD, RequestTraces
+from telemetry.otel_spans import OtelSpan, OtelSpans
 from tests.rpc.engine_bench import attached, new_request, running_engine
 from tests.span_memory import SpanMemory, span_id, tree
 from tests.stand_in_lanes import StandInLimits
@@ -91,6 +92,18 @@ async def test_only_traced_requests_are_told(worker: StandInWorker) -> None:
     whole = memory.one("stepwire.engine")
     assert (whole.attributes or {})["stepwire.request_id"] == "request-2"
     assert all(span is whole or span.parent for span in memory.ended())
+
+
+async def test_spans_that_cannot_be_told_are_logged(
+    worker: StandInWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> OtelSpan:
+        raise RuntimeError("no spans")
+
+    monkeypatch.setattr(OtelSpans, "begin", fail)
+    await run(worker, new_request(1, 5, max_tokens=3, traceparent=PARENT))
+    assert "a request's spans cannot be told" in caplog.messages
+    assert "RuntimeError: no spans" in caplog.text
 
 
 async def test_a_refused_request_leaves_nothing(worker: StandInWorker) -> None:
