@@ -35,7 +35,7 @@ def write_model_info(model: ServedModel, facts: EngineFacts | None) -> pb.GetMod
         model_path=model.name,
         is_generation=True,
         max_context_length=limits.max_model_len,
-        max_req_input_len=limits.max_model_len - 1,
+        max_req_input_len=min(limits.max_prompt_tokens or limits.max_model_len, limits.max_model_len - 1),
         vocab_size=limits.vocab_size,
         served_model_name=model.name,
         # Not tokenizer_path: on the gateway's machine it might be another folder. It asks GetTokenizer.

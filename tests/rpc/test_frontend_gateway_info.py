@@ -73,6 +73,12 @@ async def test_model_info(stub: Any) -> None:
     )
 
 
+async def test_a_limit_on_prompts_is_told(folder: Path, tmp_path: Path) -> None:
+    async with running_frontend(folder, tmp_path, max_prompt_tokens=50) as bench:
+        info = await gateway_stub(bench.channel).GetModelInfo(pb.GetModelInfoRequest())
+    assert (info.max_context_length, info.max_req_input_len) == (128, 50)
+
+
 async def test_server_info_and_loads_are_the_engine_s(bench: FrontendBench, stub: Any) -> None:
     counts = {"num_blocks": 10, "num_free_blocks": 5, "num_cached_blocks": 3, "block_size": 16}
     worker = WorkerState(**counts, max_num_seqs=8, dtype="bfloat16", attention_backend="triton")  # type: ignore[arg-type]
