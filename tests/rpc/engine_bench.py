@@ -57,13 +57,14 @@ class RunningEngine:
         return response.state
 
     async def wait_idle(self) -> None:
-        """Wait until no request lives and no step is in flight."""
+        """Wait until no request lives, no step is in flight and no tenant's quota is taken."""
 
         def is_idle() -> bool:
             core = _core(self)
             num_live = core.num_waiting + core.num_running + core.num_preempted
             return (
-                num_live
+                len(self.engine._quotas)
+                == num_live
                 == core.num_steps_in_flight
                 == core.num_blocks - core.num_free_blocks - core.num_cached_blocks
                 == 0
