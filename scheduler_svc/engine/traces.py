@@ -7,6 +7,7 @@ a request without a ``traceparent`` is not traced.
 
 import logging
 import time
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -24,6 +25,8 @@ PHASE_SPANS = ("stepwire.queue", "stepwire.prefill", "stepwire.decode")
 STEP_SPAN = "stepwire.step"
 MAX_STEPS_TOLD = 16
 """A step's span for each token would be as much work as the tokens."""
+MAX_UNTOLD = 4096
+"""Ended requests that may wait for their spans, seconds of work: more are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,9 @@ class RequestTraces:
         """By owner and handle."""
         # Without tracing it starts no thread.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="traces")
+        self._untold: deque[Future[None]] = deque()
+        """Requests that ended, oldest first; those told already are taken out when the next one comes."""
+        self._is_any_lost = False
 
     def __len__(self) -> int:
         """Tell how many requests are traced now."""
@@ -99,7 +105,18 @@ class RequestTraces:
         if trace is not None:
             assert self._spans is not None, "nothing is traced without"
             trace.ended_ns = time.monotonic_ns()
-            self._writer.submit(_tell, self._spans, trace, finished).add_done_callback(_log_failure)
+            self._tell_later(self._spans, trace, finished)
+
+    def _tell_later(self, spans: Spans, trace: _Trace, finished: FinishedRequest) -> None:
+        untold = self._untold
+        while untold and untold[0].done():
+            untold.popleft()
+        if len(untold) < MAX_UNTOLD:
+            untold.append(self._writer.submit(_tell, spans, trace, finished))
+            untold[-1].add_done_callback(_log_failure)
+        elif not self._is_any_lost:
+            self._is_any_lost = True
+            _log.warning("spans are lost: requests end faster than they can be told; sample fewer")
 
     def close(self) -> None:
         """Tell what ended, and stop."""
