@@ -133,4 +133,6 @@ def running_services(
     with running("worker_svc", *common, *worker_flags) as worker:
         worker_address = worker.address()
         with running("scheduler_svc", *common, "--worker", worker_address, *scheduler_flags) as scheduler:
+            # Until then it refuses requests: it does not know what it could promise.
+            scheduler.wait_for(f"worker {worker_address} serves on ")
             yield Services(worker=worker, scheduler=scheduler, address=scheduler.address())

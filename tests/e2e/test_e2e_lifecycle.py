@@ -54,6 +54,7 @@ def test_a_dead_worker_is_a_pause_and_a_drain_lets_requests_end(model_folder: Pa
             running("scheduler_svc", *scheduler_flags) as scheduler,
             StepwireClient(scheduler.address()) as client,
         ):
+            scheduler.wait_for(f"worker {address} serves on ")
             expected = [stream.completion().token_ids for stream in _run_seeded(client)]
             streams = _run_seeded(client)
             for stream in streams:

@@ -36,6 +36,7 @@ def test_two_ranks_give_the_ids_of_one_also_when_a_rank_is_killed(model_folder: 
         ) as scheduler,
         StepwireClient(scheduler.address()) as client,
     ):
+        scheduler.wait_for(f"worker {worker.address()} serves")
         assert tokens_of(start_streams(client)) == expected
         for attempt, rank in enumerate((1, 0)):
             streams = start_streams(client)

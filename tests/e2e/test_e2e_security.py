@@ -78,6 +78,7 @@ async def test_all_links_are_closed_to_strangers(tmp_path: Path, temporary_folde
 def ask_all(scheduler: Service, ca: str) -> None:
     """Ask as a tenant, as strangers, and look at what was printed and left open."""
     address = scheduler.address()
+    scheduler.wait_for(" serves on ")
     told = stepwire("generate", "Hi", "--raw", "--max-tokens", "2", *at(address, "--tls-ca", ca), token=ALICE)
     assert told.returncode == 0, told.stderr
     told = stepwire("state", "--once", *at(address, "--tls-ca", ca), token=MALLORY)

@@ -38,6 +38,7 @@ def scheduler_of(model_folder: Path, worker_address: str) -> Iterator[StepwireCl
     """Run a scheduler for a worker; yield a client."""
     flags = ("--model", str(model_folder), "--port", "0", "--worker", worker_address, "--check-invariants")
     with running("scheduler_svc", *flags) as scheduler, StepwireClient(scheduler.address()) as client:
+        scheduler.wait_for(f"worker {worker_address} serves on ")
         yield client
         wait_until_idle(client)
 

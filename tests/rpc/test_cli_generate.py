@@ -102,7 +102,7 @@ def test_an_error_is_one_line_and_an_exit_code(
 
 def test_a_deadline(fake_address: str, fake_service: FakeGenerationService) -> None:
     fake_service.is_endless = True
-    result = stepwire("generate", "Hi", "--raw", "--timeout-seconds", "0.3", "--address", fake_address)
+    result = stepwire("generate", "Hi", "--raw", "--timeout-seconds", "2", "--address", fake_address)
     assert (result.exit_code, result.stdout) == (5, "The capital")
 
 

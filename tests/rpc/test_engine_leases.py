@@ -70,15 +70,21 @@ async def test_stop_ids_and_aborts_within_leases(worker: StandInWorker) -> None:
         await probe.submit(
             new_request(1, 3, seed=1, max_tokens=200, sampling={"stop_token_ids": stop_ids}),
             new_request(2, 3, seed=2, max_tokens=200),
-            new_request(3, 3, seed=3, max_tokens=60),
+            new_request(3, 3, seed=3, max_tokens=150),
         )
-        await probe.wait_tokens(2, 20)
+        await wait_until(lambda: worker.leases.num_begun >= 2)
+        worker.may_run.clear()
+        await wait_until(lambda: worker.is_held and worker.num_in_flight == 2)
+        num_take_overs = worker.leases.num_take_overs
         await probe.end(2, pb.END_REASON_ABORT)
+        await wait_until(lambda: worker.leases.num_take_overs > num_take_overs)
+        worker.may_run.set()
         await probe.wait_ended(1, 2, 3)
         assert probe.tokens[1] == expected_tokens(1, 3, 200)[: len(probe.tokens[1])]
         assert (probe.tokens[1][-1], probe.ended[1].reason) == (stop_id, pb.REQUEST_END_STOP)
-        assert probe.tokens[3] == expected_tokens(3, 3, 60)
-        assert 20 <= len(probe.tokens[2]) < 60
+        assert probe.tokens[3] == expected_tokens(3, 3, 150)
+        assert probe.tokens[2] == expected_tokens(2, 3, 200)[: len(probe.tokens[2])]
+        assert len(probe.tokens[2]) < 200
         assert worker.leases.num_ended_early > 0
         await engine.wait_idle()
 

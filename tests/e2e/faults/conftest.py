@@ -37,6 +37,7 @@ def linked_services(model_folder: Path) -> Iterator[LinkedServices]:
         SteeredLink(worker.address()) as link,
         running("scheduler_svc", *common, *SCHEDULER_FLAGS, "--worker", link.address) as scheduler,
     ):
+        scheduler.wait_for(f"worker {link.address} serves on ")
         yield LinkedServices(worker=worker, scheduler=scheduler, link=link, address=scheduler.address())
 
 
