@@ -103,6 +103,7 @@ class Generator:
                 checked = watched.traced(await self._check(asked, tenant))
             generation = self._make_generation(checked)
             ended = await resume_generation(generation, checked)
+            watched.note_generation(generation, asked)
             attempt = _Attempt(
                 checked=checked,
                 generation=generation,
@@ -115,7 +116,7 @@ class Generator:
             for wait_seconds in (*_ID_WAITS_SECONDS, None):
                 try:
                     final = await self._run_attempt(attempt)
-                    watched.note_final(final, asked)
+                    watched.note_final(final)
                     break
                 except DuplicateRequestError:
                     # Who cancels a call may use its id again at once, and be faster than the cancelling.

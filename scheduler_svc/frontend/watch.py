@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.meter import FrontendMeter, outcome_of
 from scheduler_svc.frontend.values import AskedRequest, CheckedRequest, Final
 from telemetry.call_context import current_call, within_request
@@ -30,7 +31,15 @@ class WatchedRequest:
     """None where nothing is traced."""
     outcome: str = ""
     num_prompt_tokens: int = 0
-    num_output_tokens: int = 0
+    num_resumed_tokens: int = 0
+    """Of the output, those that the client had already."""
+    generation: Generation | None = None
+    """None before there is one."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """What has come until now, however the request ends."""
+        return 0 if self.generation is None else self.generation.num_tokens
 
     @property
     def traceparent(self) -> str:
@@ -54,12 +63,15 @@ class WatchedRequest:
         self.num_prompt_tokens = len(checked.prompt_token_ids)
         return replace(checked, traceparent=self.traceparent) if self.traceparent else checked
 
-    def note_final(self, final: Final, asked: AskedRequest) -> None:
+    def note_generation(self, generation: Generation, asked: AskedRequest) -> None:
+        """Note what counts the output, with the tokens that a resumed request brought."""
+        self.generation = generation
+        self.num_resumed_tokens = 0 if asked.resume is None else len(asked.resume.token_ids)
+
+    def note_final(self, final: Final) -> None:
         """Note an end that is no error."""
         self.outcome = final.reason.name.lower()
-        self.num_output_tokens = final.num_output_tokens
-        num_known = 0 if asked.resume is None else len(asked.resume.token_ids)
-        self.meter.note_final(final, num_known_tokens=num_known)
+        self.meter.note_final(final, num_known_tokens=self.num_resumed_tokens)
         if self.span is not None:
             self.span.set(
                 gen_ai__usage__input_tokens=final.num_prompt_tokens,
@@ -94,6 +106,7 @@ class Watch:
             except BaseException as error:
                 watched.outcome = outcome_of(error)
                 if span is not None:
+                    span.set(gen_ai__usage__output_tokens=watched.num_output_tokens)
                     span.fail(watched.outcome, str(error))
                 raise
             finally:
@@ -116,7 +129,12 @@ def _as_told(request_id: str) -> str:
 
 def _log_end(request_id: str, watched: WatchedRequest) -> None:
     num_prompt, num_output = watched.num_prompt_tokens, watched.num_output_tokens
-    fields = {"outcome": watched.outcome, "num_prompt_tokens": num_prompt, "num_output_tokens": num_output}
+    fields = {
+        "outcome": watched.outcome,
+        "num_prompt_tokens": num_prompt,
+        "num_output_tokens": num_output,
+        "num_resumed_tokens": watched.num_resumed_tokens,
+    }
     _log.info(
         "%s %s, %d prompt tokens, %d output tokens",
         request_id,

@@ -142,6 +142,50 @@ async def test_log_lines_have_the_ids(
     assert "request_id" not in access
 
 
+async def end_with_a_cancelled_call(bench: FrontendBench, call: Any, new: engine_pb.NewRequest) -> None:
+    call.cancel()
+    assert (await bench.engine.next_end()).handle == new.handle
+
+
+async def end_by_a_lost_engine(bench: FrontendBench, call: Any, new: engine_pb.NewRequest) -> None:
+    del new
+    bench.engine.break_stream()
+    assert await asyncio.wait_for(call.code(), LIMIT_SECONDS) is grpc.StatusCode.UNAVAILABLE
+
+
+async def end_at_the_engine_s_deadline(bench: FrontendBench, call: Any, new: engine_pb.NewRequest) -> None:
+    bench.engine.end(new.handle, engine_pb.REQUEST_END_DEADLINE)
+    assert await asyncio.wait_for(call.code(), LIMIT_SECONDS) is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome"),
+    [
+        (end_with_a_cancelled_call, "cancelled"),
+        (end_by_a_lost_engine, "interrupted"),
+        (end_at_the_engine_s_deadline, "deadline"),
+    ],
+)
+async def test_tokens_of_a_request_that_ends_early_are_told(
+    bench: FrontendBench, lines: list[dict[str, Any]], memory: SpanMemory, end: Any, outcome: str
+) -> None:
+    request = pb.GenerateRequest(request_id="r1", text="abc")
+    request.resume.token_ids.extend(b"de")
+    call = bench.stub.Generate(request)
+    new = await bench.engine.next_request()
+    bench.engine.send_text(new.handle, "xyz")
+    await asyncio.wait_for(call.read(), LIMIT_SECONDS)
+    await end(bench, call, new)
+    await wait_for_end(memory)
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while not lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    counts = {"num_prompt_tokens": 3, "num_output_tokens": 5, "num_resumed_tokens": 2}
+    assert lines[0].items() >= {"outcome": outcome, **counts}.items()
+    assert lines[0]["message"] == f"r1 {outcome}, 3 prompt tokens, 5 output tokens"
+    assert (memory.one(REQUEST_SPAN).attributes or {})["gen_ai.usage.output_tokens"] == 5
+
+
 @pytest.mark.parametrize(
     ("request_id", "told"),
     [("x" * 100_000, "x" * 128), ("r1\n2026 forged", r"r1\n2026 forged"), ("läuft", "läuft")],
