@@ -11,7 +11,7 @@
     │   └── ConnectionFailed   no server answers at the address
     │       └── TlsFailed      one does, but the two do not agree on TLS or certificates
     ├── DeadlineExceeded       the call's timeout_seconds passed
-    ├── Cancelled              the call was cancelled, here or there
+    ├── Cancelled              this side cancelled the call
     ├── StreamNotFinished      the end of a stream was asked for before it came
     └── Internal               a fault of the server
 
@@ -105,7 +105,7 @@ class DeadlineExceeded(StepwireClientError):
 
 
 class Cancelled(StepwireClientError):
-    """The call was cancelled, by this side or by the server."""
+    """This side cancelled the call; where the other side lets go of one, it is Unavailable."""
 
     default_code = grpc.StatusCode.CANCELLED
 
@@ -147,6 +147,9 @@ _CODE_OF_NUMBER: dict[int, grpc.StatusCode] = {code.value[0]: code for code in g
 _CALL_ID_KEY = "x-request-id"
 _RETRY_AFTER_KEY = "retry-after-ms"
 _RESUME_SEED_KEY = "stepwire-resume-seed"
+
+# What gRPC itself says of a call that this side cancelled, or whose channel it closed.
+_CANCELLED_HERE = ("Locally cancelled", "Channel closed!", "Channel deallocated!", "Call cancelled in fork")
 
 # What gRPC itself says when it could not connect; a server's own UNAVAILABLE reads otherwise.
 _CONNECT_FAILURES = ("failed to connect to all addresses", "DNS resolution failed", "errors resolving ")
@@ -197,10 +200,14 @@ def error_of_rpc(error: grpc.RpcError) -> StepwireClientError:
     code, trailers = error.code(), {str(key): str(value) for key, value in error.trailing_metadata() or ()}
     # Every status of the server's own carries an id; one without it is gRPC's: the connection is lost.
     is_lost = code is grpc.StatusCode.UNAVAILABLE and _CALL_ID_KEY not in trailers
+    details = error.details() or ""
+    if code is grpc.StatusCode.CANCELLED and not details.startswith(_CANCELLED_HERE):
+        # So a server's gRPC ends the calls that reach it while it closes: it lets go of them.
+        code, details, is_lost = grpc.StatusCode.UNAVAILABLE, details or "the server cancelled the call", True
     after_ms = trailers.get(_RETRY_AFTER_KEY, "")
     return error_of_status(
         code,
-        error.details() or "",
+        details,
         retry_after_ms=int(after_ms) if after_ms.isdecimal() else 0,
         is_resumable=is_lost or _RESUME_SEED_KEY in trailers,
     )
