@@ -13,15 +13,17 @@ import typer
 
 from telemetry.log_lines import set_up_logging
 from worker_svc.config import WorkerConfig
-from worker_svc.errors import DeviceLostError, StartupError
+from worker_svc.errors import ConfigError, DeviceLostError, StartupError
 from worker_svc.flags import check_environment, config_command
 from worker_svc.tp.group import make_tp_group
 
 HELP = "Serve one worker group: hold the model and run the steps of an engine. Alone, or under torchrun."
 PREFIX = "STEPWIRE_WORKER_"
 EXIT_FAILED = 1
+EXIT_REFUSED = 2
+"""As for an unknown flag: an option's value does not fit."""
 EXIT_DEVICE_LOST = 3
-"""Exit code that asks for a new process; 1 is a start that failed, 2 a wrong command line."""
+"""Exit code that asks for a new process."""
 GRPC_ENVIRONMENT = {
     # Forks are none of ours; the support costs threads and locks.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
@@ -45,7 +47,7 @@ def main() -> None:
         app(prog_name="python -m worker_svc")
     except StartupError as error:
         typer.echo(f"error: {error}", err=True)
-        _leave_process(EXIT_FAILED)
+        _leave_process(EXIT_REFUSED if isinstance(error, ConfigError) else EXIT_FAILED)
     except DeviceLostError as error:
         _end_at_once(error)
 

@@ -31,3 +31,11 @@ def test_a_start_that_fails_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
         worker.address()
     assert worker.process.wait(5) == 1
     assert worker.lines[1:] == [f"error: model '{folder}' is no model folder: it holds no config.json\n"]
+
+
+def test_an_option_that_does_not_fit_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    flags = ("--model", str(tmp_path), "--device", "tpu")
+    with pytest.raises(ServiceError), running("worker_svc", *flags) as worker:
+        worker.address()
+    assert worker.process.wait(5) == 2
+    assert worker.lines == ["error: --device is 'tpu', but must be one of cpu, cuda\n"]
