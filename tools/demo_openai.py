@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-from tools.demo import QUESTION, DemoError, running_services
+from tools.demo import QUESTION, DemoError, run_interruptibly, running_services
 from tools.fetch_smollm2 import DEFAULT_FOLDER, FetchError, fetch
 from tools.gateway import open_directly, running_gateway
 from tools.services import ServiceError
@@ -80,4 +80,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_interruptibly(main))

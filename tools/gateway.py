@@ -74,8 +74,12 @@ def launched(*arguments: str) -> Iterator[Service]:
     try:
         yield service
     finally:
-        if service.process.poll() is None:
-            service.stop()
+        try:
+            if service.process.poll() is None:
+                service.stop()
+        except KeyboardInterrupt:  # nobody wants to wait for it
+            service.kill()
+            raise
 
 
 def _arguments(schedulers: tuple[str, ...], *, port: int, metrics_port: int) -> list[str]:

@@ -1,6 +1,7 @@
 """`make demo` with a tiny model: both services start, one answer streams, everything stops."""
 
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,23 @@ def test_a_missing_model_ends_the_demo_with_a_reason(tmp_path: Path) -> None:
     assert result.returncode == 1
     assert f"{tmp_path / 'nowhere'}" in result.stderr
     assert result.stderr.endswith("demo: the services ended before they listened\n")
+
+
+def test_ctrl_c_while_the_model_loads_ends_all_without_a_traceback(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    command = [sys.executable, "-m", "tools.demo", "--model", str(checkpoint_folder("qwen3_tiny"))]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
+        assert demo.stdout is not None
+        assert any(line.startswith("worker    | ") for line in demo.stdout)
+        demo.send_signal(signal.SIGINT)
+        # Both end only when nobody is left who could write to them: the services have ended too.
+        stdout, stderr = demo.communicate(timeout=LIMIT_SECONDS)
+    assert demo.returncode == 130, stdout + stderr
+    assert "question: " not in stdout
+    assert "Traceback" not in stdout + stderr
 
 
 def _run_demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
