@@ -16,6 +16,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.frontend.call_deadline import CallDeadline, is_cancelled_by_deadline, note_deadline
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
 from telemetry.call_context import CallContext, current_call, within_call
@@ -100,13 +101,16 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -
 
     async def run(request: Any, context: Any) -> Any:
         started, call_id = time.monotonic(), current_call().call_id
+        note_deadline(CallDeadline(context.time_remaining))
         context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
         try:
             if isinstance(request, InvalidRequestError):
                 raise request
             response = await behaviour(request, context)
         except asyncio.CancelledError:
-            log(context, grpc.StatusCode.CANCELLED, started=started)
+            is_late = is_cancelled_by_deadline()
+            code = grpc.StatusCode.DEADLINE_EXCEEDED if is_late else grpc.StatusCode.CANCELLED
+            log(context, code, started=started)
             raise
         except Exception as error:
             code, message = status_of(error)

@@ -21,6 +21,7 @@ from scheduler_svc.errors import (
     UnsupportedError,
     WorkerUnavailableError,
 )
+from scheduler_svc.frontend.call_deadline import is_cancelled_by_deadline
 from scheduler_svc.frontend.values import Final
 from scheduler_svc.metrics import CODES, METHODS, OUTCOMES, frontend_board_path, frontend_metrics
 from telemetry.board import Board
@@ -43,6 +44,8 @@ OUTCOME_OF_ERROR: dict[type[BaseException], str] = {
 
 def outcome_of(error: BaseException) -> str:
     """Tell how a request that raised ``error`` ended for its client."""
+    if isinstance(error, asyncio.CancelledError) and is_cancelled_by_deadline():
+        return OUTCOME_OF_ERROR[DeadlineError]
     return OUTCOME_OF_ERROR.get(type(error), "internal")
 
 

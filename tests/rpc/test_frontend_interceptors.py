@@ -12,6 +12,10 @@ from stepwire.v1 import types_pb2
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.interceptors import CallInterceptor
+from scheduler_svc.frontend.meter import FrontendMeter
+from scheduler_svc.frontend.watch import Watch
+from scheduler_svc.metrics import frontend_metrics
+from telemetry.board import Board
 from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend, write_model_folder
 
 METHOD = "/stepwire.v1.GenerationService/Generate"
@@ -78,6 +82,9 @@ class GoneContext:
     def peer(self) -> str:
         return "a test"
 
+    def time_remaining(self) -> float | None:
+        return None
+
 
 async def refuse(_request: Any, _context: Any) -> None:
     raise InvalidRequestError("no")
@@ -88,21 +95,28 @@ async def answer(_request: Any, context: Any) -> None:
         await context.write("text")
 
 
-@pytest.mark.parametrize("behaviour", [refuse, answer])
-async def test_a_client_that_has_gone_is_no_fault_of_ours(
-    behaviour: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+class Details(grpc.HandlerCallDetails):
+    method = METHOD
+    invocation_metadata = ()
+
+
+def finding(behaviour: Any) -> Any:
+    """Return what finds the one handler that there is."""
     handler: Any = grpc.unary_stream_rpc_method_handler(behaviour, request_deserializer=bytes)
 
     async def find_handler(_: grpc.HandlerCallDetails) -> Any:
         return handler
 
-    class Details(grpc.HandlerCallDetails):
-        method = METHOD
-        invocation_metadata = ()
+    return find_handler
 
+
+@pytest.mark.parametrize("behaviour", [refuse, answer])
+async def test_a_client_that_has_gone_is_no_fault_of_ours(
+    behaviour: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     ended: list[tuple[str, str]] = []
     interceptor = CallInterceptor(lambda method, code: ended.append((method, code)))
+    find_handler = finding(behaviour)
     wrapped: Any = await interceptor.intercept_service(find_handler, Details())
     again: Any = await interceptor.intercept_service(find_handler, Details())
     assert again is wrapped
@@ -110,3 +124,44 @@ async def test_a_client_that_has_gone_is_no_fault_of_ours(
         await wrapped.unary_stream(b"", GoneContext())
     assert [method for method, _ in ended] == [METHOD]
     assert "Traceback" not in caplog.text
+
+
+class TimedContext(GoneContext):
+    """Has these times left, from one question to the next."""
+
+    def __init__(self, *seconds_left: float | None) -> None:
+        self._seconds_left = list(seconds_left)
+
+    def time_remaining(self) -> float | None:
+        return self._seconds_left.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("seconds_left", "code", "outcome"),
+    [
+        ((2.0, 0.0), "DEADLINE_EXCEEDED", "deadline"),
+        ((2.0, 0.08), "DEADLINE_EXCEEDED", "deadline"),  # the client's own reset, a little before
+        ((2.0, 0.1), "CANCELLED", "cancelled"),
+        ((60.0, 1.2), "DEADLINE_EXCEEDED", "deadline"),
+        ((None, None), "CANCELLED", "cancelled"),
+    ],
+)
+async def test_a_call_cancelled_at_its_deadline_ends_by_that(
+    seconds_left: tuple[float | None, ...], code: str, outcome: str
+) -> None:
+    board = Board(frontend_metrics())
+    meter = FrontendMeter(board)
+
+    async def be_cancelled(_request: Any, _context: Any) -> None:
+        async def run_one() -> None:
+            with Watch(meter).request("r"):
+                raise asyncio.CancelledError
+
+        await asyncio.create_task(run_one())  # as GenerateMany has them
+
+    interceptor = CallInterceptor(meter.note_call)
+    wrapped: Any = await interceptor.intercept_service(finding(be_cancelled), Details())
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(wrapped.unary_stream(b"", TimedContext(*seconds_left)))
+    assert board.slot("stepwire_frontend_calls_total", "Generate", code).value == 1
+    assert board.slot("stepwire_frontend_requests_total", outcome).value == 1
