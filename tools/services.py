@@ -4,6 +4,7 @@ Reads the line with which each says where it listens, keeps all it prints, and s
 would. Knows nothing about requests.
 """
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Condition, Thread
+
+from stepwire_cli.ready import wait_until_ready
 
 START_LIMIT_SECONDS = 120.0
 STOP_LIMIT_SECONDS = 60.0
@@ -133,6 +136,7 @@ def running_services(
     with running("worker_svc", *common, *worker_flags) as worker:
         worker_address = worker.address()
         with running("scheduler_svc", *common, "--worker", worker_address, *scheduler_flags) as scheduler:
+            address = scheduler.address()
             # Until then it refuses requests: it does not know what it could promise.
-            scheduler.wait_for(f"worker {worker_address} serves on ")
-            yield Services(worker=worker, scheduler=scheduler, address=scheduler.address())
+            asyncio.run(asyncio.wait_for(wait_until_ready(address), START_LIMIT_SECONDS))
+            yield Services(worker=worker, scheduler=scheduler, address=address)
