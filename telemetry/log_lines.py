@@ -5,6 +5,7 @@ Knows nothing about what is logged. ``extra={"fields": {...}}`` adds fields of a
 
 import json
 import logging
+import multiprocessing
 from datetime import UTC, datetime
 
 from telemetry.call_context import current_call
@@ -13,8 +14,10 @@ LOG_FORMATS = ("text", "json")
 _TEXT = "%(asctime)s %(processName)s %(levelname)s %(name)s: %(message)s"
 
 
-def set_up_logging(level: int, log_format: str) -> None:
-    """Have this process write its log to standard error, in one of LOG_FORMATS."""
+def set_up_logging(level: int, log_format: str, *, process_name: str = "") -> None:
+    """Have this process write its log to standard error, in one of LOG_FORMATS, and give it a name, if any."""
+    if process_name:
+        multiprocessing.current_process().name = process_name
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(_TEXT))
     logging.basicConfig(level=level, handlers=[handler])

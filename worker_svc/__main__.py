@@ -69,7 +69,8 @@ def _run(config: WorkerConfig) -> None:
     group = make_tp_group(config.device, os.environ)
     for name, value in (GRPC_ENVIRONMENT | GPU_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
-    set_up_logging(logging.getLevelNamesMapping()[config.log_level.upper()], config.log_format)
+    level = logging.getLevelNamesMapping()[config.log_level.upper()]
+    set_up_logging(level, config.log_format, process_name=group.process_name)
     # Until the server handles it, Ctrl-C just ends the process, also in the middle of a load.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from worker_svc.start import start_worker  # noqa: PLC0415

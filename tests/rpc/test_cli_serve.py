@@ -22,6 +22,7 @@ def note(text):
 note("worker " + " ".join(sys.argv[1:]))
 print("weights loaded")
 print("a broken start", file=sys.stderr)
+print('{"process": "worker"}', file=sys.stderr)
 MODE = sys.argv[sys.argv.index("--dtype") + 1]
 if MODE == "dies_early":
     print("no such tensor", file=sys.stderr)
@@ -141,7 +142,7 @@ def test_start_up_lines_and_an_ordered_stop(start_serve: StartServe, tmp_path: P
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0
     assert stdout == "stopping: requests get up to 7 s to end, Ctrl-C again ends them now\n"
-    assert stderr == "worker    | a broken start\n"
+    assert stderr == 'worker    | a broken start\n{"process": "worker"}\n'
     worker_start, scheduler_start, _, *rest = log_of(tmp_path)
     assert worker_start == (f"worker --model {tmp_path} --host 127.0.0.1 --port 0 --device cpu --dtype ok")
     assert scheduler_start == (
@@ -163,6 +164,7 @@ def test_a_worker_that_cannot_start_ends_all(start_serve: StartServe, tmp_path: 
     assert (process.returncode, stdout) == (1, "worker    | weights loaded\n")
     assert stderr.splitlines() == [
         "worker    | a broken start",
+        '{"process": "worker"}',
         "worker    | no such tensor",
         "error: the worker ended with exit code 3; all is stopped",
     ]

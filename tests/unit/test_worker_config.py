@@ -140,6 +140,7 @@ def test_a_rank_of_two_hosts_knows_its_place() -> None:
         rank=5, size=8, device="cuda:1", local_rank=1, local_size=4, host_index=1, leader_host="node-a"
     )
     assert (group.is_leader, group.is_leader_host) == (False, False)
+    assert (group.process_name, make_tp_group("cpu", {}).process_name) == (f"rank {group.rank}", "worker")
 
 
 def model_of(num_layers: int, num_kv_heads: int, head_dim: int) -> ModelConfig:

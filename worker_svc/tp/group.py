@@ -34,6 +34,11 @@ class TpGroup:
         return self.rank == 0
 
     @property
+    def process_name(self) -> str:
+        """What the log calls this process."""
+        return "worker" if self.size == 1 else f"rank {self.rank}"
+
+    @property
     def is_leader_host(self) -> bool:
         """Whether rank 0 is on this host, too."""
         return self.host_index == 0

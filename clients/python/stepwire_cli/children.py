@@ -1,4 +1,4 @@
-"""Child processes: each line they print gets their name in front, and they are stopped in order.
+"""Child processes: lines they print get their name in front, but for JSON, and they are stopped in order.
 
 A child gets a session of its own, so that Ctrl-C reaches this process only and the order of the stop is
 ours. Knows nothing about what they serve (child_group.py keeps them running and stops them in order).
@@ -157,7 +157,9 @@ class Child:
         self._tell(line, is_error=True)
 
     def _tell(self, line: str, *, is_error: bool) -> None:
-        typer.echo(f"{self._prefix} {line}", err=is_error)
+        # A log line as JSON stays one, for what reads it; it says itself whose it is.
+        is_json = is_error and line.startswith('{"')
+        typer.echo(line if is_json else f"{self._prefix} {line}", err=is_error)
 
 
 def _children_of(pid: int) -> list[int]:
