@@ -15,7 +15,7 @@ _TEXT = "%(asctime)s %(processName)s %(levelname)s %(name)s: %(message)s"
 
 
 def set_up_logging(level: int, log_format: str, *, process_name: str = "") -> None:
-    """Have this process write its log to standard error, in one of LOG_FORMATS, and give it a name, if any."""
+    """Have this process write its log to standard error, in one of LOG_FORMATS, under a name if given."""
     if process_name:
         multiprocessing.current_process().name = process_name
     handler = logging.StreamHandler()

@@ -121,11 +121,11 @@ def test_help_explains_every_flag() -> None:
         ),
     ],
 )
-def test_a_wrong_start_is_one_line_and_exit_code_1(
+def test_a_wrong_option_is_one_line_and_exit_code_2(
     flags: list[str], environment: dict[str, str], line: str
 ) -> None:
     result = run_worker(*flags, **environment)
-    assert (result.returncode, result.stdout, result.stderr) == (1, "", line)
+    assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
 
 
 def test_a_rank_computes_on_its_own_gpu() -> None:
