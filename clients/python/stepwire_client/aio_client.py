@@ -57,7 +57,7 @@ class AsyncStepwireClient:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         resume_seconds: float | None = None,
         tls: Tls | None = None,
-        token: str = "",
+        token: str | None = None,
     ) -> None:
         """Prepare a connection, which the first call makes.
 
@@ -68,7 +68,7 @@ class AsyncStepwireClient:
                 it was, without new output; 0: never; None: until the deadline of the call, and
                 without one for 60 s.
             tls: how the server is known; None: no TLS.
-            token: tells whose calls these are, where the server asks for that.
+            token: tells whose calls these are, where the server asks for that; None or empty: no token.
 
         Raises:
             InvalidRequest: if ``resume_seconds`` is no length of time, or a file cannot be read.

@@ -15,6 +15,8 @@ from stepwire_client.errors import InvalidRequest
 _TOKEN = re.compile(r"[!-~]*")
 """What metadata can carry, without white space."""
 
+_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+
 Metadata = tuple[tuple[str, str], ...]
 
 
@@ -38,10 +40,14 @@ class Tls:
         """Read the files.
 
         Raises:
-            InvalidRequest: naming the file that cannot be read.
+            InvalidRequest: naming the file that cannot be read, or that holds no authorities.
         """
+        authorities = _read("ca_file", self.ca_file)
+        if authorities is not None and _CERTIFICATE not in authorities:
+            # gRPC would tell of it only when it connects, and not which file it was.
+            raise InvalidRequest(f"ca_file is {str(self.ca_file)!r}, but must hold PEM certificates")
         return grpc.ssl_channel_credentials(
-            root_certificates=_read("ca_file", self.ca_file),
+            root_certificates=authorities,
             private_key=_read("key_file", self.key_file),
             certificate_chain=_read("certificate_file", self.certificate_file),
         )
@@ -61,15 +67,17 @@ def open_aio_channel(address: str, tls: Tls | None, *, options: ChannelOptions) 
     return grpc.aio.secure_channel(address, tls.credentials(), options=options)
 
 
-def token_metadata(token: str) -> Metadata:
+def token_metadata(token: str | None) -> Metadata:
     """Return what each call carries; nothing without a token.
 
     Raises:
         InvalidRequest: if metadata cannot carry the token.
     """
+    if not token:
+        return ()
     if not _TOKEN.fullmatch(token):
         raise InvalidRequest("the token has characters other than printable ASCII, or white space")
-    return (("authorization", f"Bearer {token}"),) if token else ()
+    return (("authorization", f"Bearer {token}"),)
 
 
 def _read(what: str, path: str | Path | None) -> bytes | None:
