@@ -8,16 +8,20 @@ from __future__ import annotations  # grpc's handler type takes parameters in it
 
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import grpc
 from grpc_health.v1 import health
 
+from scheduler_svc.frontend.access_log import log_call
 from scheduler_svc.frontend.caller import note_caller
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
-from scheduler_svc.frontend.interceptors import NoteCall
+from scheduler_svc.frontend.interceptors import CALL_ID_KEY, NoteCall
 from scheduler_svc.frontend.tenants import Tenant, TenantTable
+from telemetry.call_context import CallContext, within_call
 
 AUTHORIZATION_KEY = "authorization"
 _SCHEME = "bearer "
@@ -25,8 +29,6 @@ _OPEN_SERVICE = f"/{health.SERVICE_NAME}/"
 """Probes have no tokens; what they learn is one word."""
 _NO_TOKEN = "this server asks for a token: send the metadata authorization: Bearer TOKEN"
 _WRONG_TOKEN = "the token is not one of this server's"
-
-_access_log = logging.getLogger("stepwire.access")
 
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
@@ -104,9 +106,12 @@ def _as_called_by(tenant: Tenant, behaviour: Any) -> Any:
 
 def _refusal(method: str, reason: str, *, note_call: NoteCall) -> Behaviour:
     async def refuse(_request: Any, context: Any) -> None:
-        note_call(method, grpc.StatusCode.UNAUTHENTICATED.name)
-        _access_log.warning("%s UNAUTHENTICATED %s %s", method, context.peer(), reason)
+        started, code, call_id = time.monotonic(), grpc.StatusCode.UNAUTHENTICATED, uuid4().hex
+        note_call(method, code.name)
+        with within_call(CallContext(call_id=call_id)):  # not a stranger's own, which is metadata
+            log_call(context, code, method=method, started=started, message=reason, level=logging.WARNING)
+        context.set_trailing_metadata(((CALL_ID_KEY, call_id),))
         with cancelled_where_client_is_gone():
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+            await context.abort(code, reason)
 
     return refuse

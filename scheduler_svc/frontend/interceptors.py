@@ -16,16 +16,16 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.frontend.access_log import log_call
 from scheduler_svc.frontend.call_deadline import CallDeadline, is_cancelled_by_deadline, note_deadline
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
 from telemetry.call_context import CallContext, current_call, within_call
 
 _OUR_SERVICES = ("/stepwire.", "/vllm.")
-_CALL_ID_KEY = "x-request-id"
+CALL_ID_KEY = "x-request-id"
 
 _log = logging.getLogger(__name__)
-_access_log = logging.getLogger("stepwire.access")
 
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
 NoteCall = Callable[[str, str], None]
@@ -92,17 +92,13 @@ def _refusing(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
 
 def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -> Behaviour:
     def log(context: Any, code: grpc.StatusCode, *, started: float, message: str = "") -> None:
-        call_id, seconds, peer = current_call().call_id, time.monotonic() - started, context.peer()
         note_call(method, code.name)
-        _access_log.info(
-            *("%s %s %s %.3f s %s %s", method, code.name, call_id, seconds, peer, message),
-            extra={"fields": {"method": method, "code": code.name, "seconds": seconds, "peer": peer}},
-        )
+        log_call(context, code, method=method, started=started, message=message, level=logging.INFO)
 
     async def run(request: Any, context: Any) -> Any:
         started, call_id = time.monotonic(), current_call().call_id
         note_deadline(CallDeadline(context.time_remaining))
-        context.set_trailing_metadata(((_CALL_ID_KEY, call_id),))
+        context.set_trailing_metadata(((CALL_ID_KEY, call_id),))
         try:
             if isinstance(request, InvalidRequestError):
                 raise request
@@ -117,7 +113,7 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -
             if not is_expected(error):
                 _log.exception("%s of %s failed", method, call_id)
             log(context, code, started=started, message=message)
-            context.set_trailing_metadata(((_CALL_ID_KEY, call_id), *hints_of(error)))
+            context.set_trailing_metadata(((CALL_ID_KEY, call_id), *hints_of(error)))
             with cancelled_where_client_is_gone():
                 return await context.abort(code, message)
         log(context, grpc.StatusCode.OK, started=started)
@@ -132,7 +128,7 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -
 
 def _context_of(metadata: Mapping[str, str | bytes]) -> CallContext:
     return CallContext(
-        call_id=str(metadata.get(_CALL_ID_KEY) or uuid4().hex),
+        call_id=str(metadata.get(CALL_ID_KEY) or uuid4().hex),
         traceparent=str(metadata.get("traceparent", "")),
         tracestate=str(metadata.get("tracestate", "")),
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -80,7 +81,7 @@ BAD_CREDENTIALS: dict[str, tuple[tuple[tuple[str, str], ...], str]] = {
 
 @pytest.mark.parametrize("case", list(BAD_CREDENTIALS))
 async def test_bad_credentials_are_refused_on_every_kind_of_call(
-    folder: Path, tmp_path: Path, tenants_file: Path, case: str
+    folder: Path, tmp_path: Path, tenants_file: Path, case: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata, told = BAD_CREDENTIALS[case]
     board = Board(frontend_metrics())
@@ -100,6 +101,13 @@ async def test_bad_credentials_are_refused_on_every_kind_of_call(
         for method in (*RPCS, "other")
     ]
     assert counted == [1] * 5
+    lines = [vars(record) for record in caplog.records if record.name == "stepwire.access"]
+    assert [line["fields"]["method"] for line in lines[:1]] == ["/stepwire.v1.GenerationService/Abort"]
+    for line in lines:
+        assert set(line["fields"]) == {"method", "code", "seconds", "peer"}
+        assert re.fullmatch(
+            rf"/\S+ UNAUTHENTICATED [0-9a-f]{{32}} \d+\.\d+ s ipv4:\S+ {told}", line["message"]
+        )
 
 
 async def test_a_tenant_s_token_opens_every_service(stack: Stack) -> None:
