@@ -103,7 +103,8 @@ def test_an_error_is_one_line_and_an_exit_code(
 def test_a_deadline(fake_address: str, fake_service: FakeGenerationService) -> None:
     fake_service.is_endless = True
     result = stepwire("generate", "Hi", "--raw", "--timeout-seconds", "2", "--address", fake_address)
-    assert (result.exit_code, result.stdout) == (5, "The capital")
+    assert (result.exit_code, result.stdout) == (5, "The capital\n")
+    assert result.stderr.startswith("error: not done within --timeout-seconds 2 (")
 
 
 def test_an_aborted_generation_is_told(fake_address: str, fake_service: FakeGenerationService) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from stepwire_client import ChatMessage, ConnectionFailed, RequestOptions, StepwireClient, StepwireClientError
 
-from stepwire_cli.exits import describe, fail, one_line_errors
+from stepwire_cli.exits import ShownText, describe, fail, one_line_errors
 from stepwire_cli.request_flags import RequestFlags
 from stepwire_cli.server_flags import ServerFlags
 
@@ -27,7 +27,10 @@ class ChatFlags(RequestFlags, ServerFlags):
 
 def run_chat(flags: ChatFlags) -> None:
     """Run the command."""
-    with one_line_errors(flags.address), flags.client() as client:
+    with (
+        one_line_errors(flags.address, timeout_seconds=flags.timeout_seconds),
+        flags.client() as client,
+    ):
         options = flags.request_options()
         info = client.model_info(timeout_seconds=flags.timeout_seconds)
         if not info.has_chat_template:
@@ -70,19 +73,24 @@ class Chat:
         except ConnectionFailed:
             raise
         except StepwireClientError as error:
-            typer.echo(f"\nerror: {describe(error, self._flags.address)}", err=True)
+            line = describe(error, self._flags.address, timeout_seconds=self._flags.timeout_seconds)
+            typer.echo(f"error: {line}", err=True)
             return
         self._messages += [question, ChatMessage(role="assistant", content=text)]
 
     def _stream_answer(self, messages: list[ChatMessage]) -> str:
         """Show the answer as it comes and return it; Ctrl-C ends it, and what was shown counts."""
         parts: list[str] = []
+        shown = ShownText()
         stream = self._client.generate(messages, timeout_seconds=self._flags.timeout_seconds, **self._options)
         with stream:
             try:
                 for delta in stream:
                     parts.append(delta.text)
-                    typer.echo(delta.text, nl=False)
+                    shown.show(delta.text)
+            except StepwireClientError:
+                shown.end_line()
+                raise
             except KeyboardInterrupt:
                 typer.echo(" [stopped]", nl=False)
         typer.echo()

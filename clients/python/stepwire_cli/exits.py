@@ -3,10 +3,12 @@
 Knows nothing about the commands.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Never
 
+import grpc
 import typer
 from stepwire_client import (
     Cancelled,
@@ -36,18 +38,49 @@ EXIT_CODE_OF_ERROR: dict[type[StepwireClientError], int] = {
 """Exit codes; a class without a row has its base's."""
 
 
+_FLAG_OF_ARGUMENT = {
+    "timeout_seconds": "--timeout-seconds",
+    "ca_file": "--tls-ca",
+    "certificate_file": "--tls-cert",
+    "key_file": "--tls-key",
+}
+_SUBJECT = re.compile(r"\w+(?: and \w+)?(?= (?:is|must|pass)\b)")
+"""What a message of the client is about: its first words."""
+
+
 def exit_code_of(error: StepwireClientError) -> int:
     """Return the exit code of the nearest class that has one."""
     return next(EXIT_CODE_OF_ERROR[base] for base in type(error).__mro__ if base in EXIT_CODE_OF_ERROR)
 
 
-def describe(error: StepwireClientError, address: str) -> str:
-    """Say in one line what went wrong, and what to do where no server answers."""
+def describe(error: StepwireClientError, address: str, *, timeout_seconds: float | None = None) -> str:
+    """Say in one line what went wrong, and what to do where no server answers.
+
+    Args:
+        error: what the client raised.
+        address: where the server was looked for.
+        timeout_seconds: what the user gave as --timeout-seconds.
+    """
+    line = _in_flags(" ".join(error.message.split()))
     if isinstance(error, TlsFailed):
-        return f"no connection to {address}: {' '.join(error.message.split())}"
+        return f"no connection to {address}: {line}"
     if isinstance(error, ConnectionFailed):
         return f"no server answers at {address}; start one: stepwire serve --model DIR"
-    return " ".join(error.message.split())
+    if isinstance(error, DeadlineExceeded) and timeout_seconds is not None:
+        return f"not done within --timeout-seconds {timeout_seconds:g} ({line})"
+    if error.code is grpc.StatusCode.UNAUTHENTICATED and "authorization:" in line:
+        # The server speaks of what a program sends.
+        return f"{line.partition(':')[0]}: --token, or the variable STEPWIRE_TOKEN"
+    return line
+
+
+def _in_flags(line: str) -> str:
+    """Name flags where the client names the arguments of its own that they became."""
+    subject = _SUBJECT.match(line)
+    if subject is None:
+        return line
+    words = [_FLAG_OF_ARGUMENT.get(word, word) for word in subject[0].split()]
+    return " ".join(words) + line[subject.end() :]
 
 
 def fail(message: str, exit_code: int = EXIT_FAILED) -> Never:
@@ -57,12 +90,31 @@ def fail(message: str, exit_code: int = EXIT_FAILED) -> Never:
 
 
 @contextmanager
-def one_line_errors(address: str) -> Iterator[None]:
-    """End the program with one line and its exit code when the server at ``address`` refuses or fails."""
+def one_line_errors(address: str, *, timeout_seconds: float | None = None) -> Iterator[None]:
+    """End the program with one line and its exit code when the server refuses or fails; see describe()."""
     try:
         yield
     except StepwireClientError as error:
-        fail(describe(error, address), exit_code_of(error))
+        fail(describe(error, address, timeout_seconds=timeout_seconds), exit_code_of(error))
     except KeyboardInterrupt:
         typer.echo(err=True)  # the terminal shows ^C in the line
         raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+class ShownText:
+    """Text on stdout that comes in parts; what is said after it begins a line of its own."""
+
+    def __init__(self) -> None:
+        self._is_line_open = False
+
+    def show(self, text: str) -> None:
+        """Print the next part."""
+        typer.echo(text, nl=False)
+        if text:
+            self._is_line_open = not text.endswith("\n")
+
+    def end_line(self) -> None:
+        """Go to a new line unless the text did already, or none was shown."""
+        if self._is_line_open:
+            typer.echo()
+        self._is_line_open = False

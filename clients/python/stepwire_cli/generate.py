@@ -11,9 +11,18 @@ from enum import Enum
 from typing import Annotated
 
 import typer
-from stepwire_client import ChatMessage, Completion, FinishReason, InvalidRequest, Prompt, StepwireClient
+from stepwire_client import (
+    ChatMessage,
+    Completion,
+    FinishReason,
+    GenerationStream,
+    InvalidRequest,
+    Prompt,
+    StepwireClient,
+    StepwireClientError,
+)
 
-from stepwire_cli.exits import fail, one_line_errors
+from stepwire_cli.exits import ShownText, fail, one_line_errors
 from stepwire_cli.request_flags import RequestFlags
 from stepwire_cli.server_flags import ServerFlags
 
@@ -41,22 +50,46 @@ class GenerateFlags(RequestFlags, ServerFlags):
         bool, typer.Option("--json", help="Print one JSON record at the end instead of the text.")
     ] = False
 
+    def check(self) -> None:
+        """Refuse flags that would go unused.
+
+        Raises:
+            InvalidRequest: naming the flag.
+        """
+        if self.logprobs is not None and not self.is_json:
+            raise InvalidRequest(f"--logprobs is {self.logprobs}, but only --json shows them")
+
 
 def run_generate(flags: GenerateFlags) -> None:
     """Run the command."""
-    with one_line_errors(flags.address), flags.client() as client:
+    with (
+        one_line_errors(flags.address, timeout_seconds=flags.timeout_seconds),
+        flags.client() as client,
+    ):
+        flags.check()
         options = flags.request_options()
         options["logprobs"] = flags.logprobs
         options["request_id"] = flags.request_id
         prompt = _make_prompt(client, flags)
         with client.generate(prompt, timeout_seconds=flags.timeout_seconds, **options) as stream:
-            for delta in stream:
-                if not flags.is_json:
-                    typer.echo(delta.text, nl=False)
-            typer.echo(_to_json(stream.completion()) if flags.is_json else "")
+            if flags.is_json:
+                typer.echo(_to_json(stream.completion()))
+            else:
+                _show(stream)
             reason = stream.final.finish_reason
     if reason in (FinishReason.ABORT, FinishReason.ERROR):
         fail(f"the generation ended early: {reason.value}")
+
+
+def _show(stream: GenerationStream) -> None:
+    shown = ShownText()
+    try:
+        for delta in stream:
+            shown.show(delta.text)
+    except StepwireClientError:
+        shown.end_line()
+        raise
+    typer.echo()
 
 
 def _make_prompt(client: StepwireClient, flags: GenerateFlags) -> Prompt:

@@ -12,6 +12,7 @@ from stepwire_client import InvalidRequest, RequestOptions
 
 _SAMPLING = "Sampling"
 _STOPPING = "Stopping"
+_MAX_SEED = 2**64 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +88,8 @@ class RequestFlags:
         Raises:
             InvalidRequest: if a flag cannot be read.
         """
+        if self.seed is not None and not 0 <= self.seed <= _MAX_SEED:
+            raise InvalidRequest(f"--seed is {self.seed}, but must be 0 to {_MAX_SEED}")
         return RequestOptions(
             temperature=self.temperature,
             top_k=self.top_k,

@@ -3,15 +3,19 @@
 Knows nothing about what is asked.
 """
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from stepwire_client import AsyncStepwireClient, StepwireClient, Tls
+from stepwire_client import AsyncStepwireClient, InvalidRequest, StepwireClient, Tls
 from stepwire_client.channel import DEFAULT_ADDRESS
 
 _SERVER = "Server"
+_ADDRESS = re.compile(r"(?:\[[^\s\[\]]+\]|[^\s:\[\]/]+):(?P<port>[0-9]{1,5})")
+"""An IPv6 address stands in brackets."""
+_MAX_PORT = 65535
 TOKEN_VARIABLE = "STEPWIRE_TOKEN"
 
 
@@ -63,17 +67,24 @@ class ServerFlags:
         """Make a client of that server.
 
         Raises:
-            StepwireClientError: if a file or the token cannot be used.
+            StepwireClientError: if the address, a file or the token cannot be used.
         """
-        return StepwireClient(self.address, tls=self.make_tls(), token=self.token)
+        return StepwireClient(self._checked_address(), tls=self.make_tls(), token=self.token)
 
     def aio_client(self) -> AsyncStepwireClient:
         """Make a client of that server for asyncio.
 
         Raises:
-            StepwireClientError: if a file or the token cannot be used.
+            StepwireClientError: if the address, a file or the token cannot be used.
         """
-        return AsyncStepwireClient(self.address, tls=self.make_tls(), token=self.token)
+        return AsyncStepwireClient(self._checked_address(), tls=self.make_tls(), token=self.token)
+
+    def _checked_address(self) -> str:
+        # gRPC takes any text for an address, and says later that nobody answers there.
+        found = _ADDRESS.fullmatch(self.address)
+        if found is None or not 1 <= int(found["port"]) <= _MAX_PORT:
+            raise InvalidRequest(f"--address is {self.address!r}, but must be HOST:PORT")
+        return self.address
 
     def make_tls(self) -> Tls | None:
         """Say how the server is known; None: no TLS."""

@@ -38,7 +38,7 @@ def check_timeout(timeout_seconds: float | None) -> float | None:
         InvalidRequest: if gRPC could not keep it.
     """
     if timeout_seconds is not None and not timeout_seconds <= MAX_TIMEOUT_SECONDS:  # NaN neither
-        limit = f"must be at most {MAX_TIMEOUT_SECONDS:g}, or None for no deadline"
+        limit = f"must be at most {MAX_TIMEOUT_SECONDS:g}"
         raise InvalidRequest(f"timeout_seconds is {timeout_seconds}, but {limit}")
     return timeout_seconds
 
