@@ -45,7 +45,7 @@ TESTED_COMMANDS = {
     ): "tests/unit/test_cli_flags.py::test_every_serve_flag_reaches_a_service",
     "curl --silent http://127.0.0.1:9464/metrics": _METRICS_TEST,
     "curl --silent http://127.0.0.1:9465/metrics": _METRICS_TEST,
-    'stepwire generate "The capital of France is"': (
+    'stepwire generate --temperature 0 "What is the capital of France?"': (
         "tests/rpc/test_cli_generate.py::test_the_text_goes_to_stdout"
     ),
     "python -m worker_svc --model .cache/models/SmolLM2-135M-Instruct --port 50061": (
@@ -102,6 +102,9 @@ TESTED_COMMANDS = {
     "docker compose up --build --detach": _COMPOSE_RUN,
     "docker compose --profile gateway up --build --detach": _COMPOSE_RUN,
     # On CPUs, with a tiny model; two torchruns on one host.
+    "stepwire serve --model .cache/models/SmolLM2-135M-Instruct --device cpu --tensor-parallel-size 3": (
+        f"{_RANKS_TESTS}::test_stepwire_serve_starts_a_group_again_that_lost_a_rank"
+    ),
     "stepwire serve --model models/Qwen3-8B --device cuda --tensor-parallel-size 2": (
         f"{_RANKS_TESTS}::test_stepwire_serve_starts_a_group_again_that_lost_a_rank"
     ),
