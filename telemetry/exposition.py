@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import (
@@ -24,6 +25,11 @@ from prometheus_client.utils import floatToGoString
 
 from telemetry.board import Board
 from telemetry.metric import Kind, Metric
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+_PATHS = ("/", "/metrics", "/metrics/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +67,26 @@ def metrics_server(places: Sequence[Place], *, host: str, port: int) -> Iterator
     registry = CollectorRegistry()
     registry.register(BoardCollector(places))
     server, thread = start_http_server(port, addr=host, registry=registry)
+    server.set_app(_refusing_other_paths(server.get_app()))
     try:
         yield server.server_port
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _refusing_other_paths(app: "WSGIApplication | None") -> "WSGIApplication":
+    """Wrap the library's application, which answers every path: a mistyped one is to be noticed."""
+    assert app is not None, "a server that was started has one"
+
+    def answer(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
+        if environ["PATH_INFO"] in _PATHS:
+            return app(environ, start_response)
+        start_response("404 Not Found", [("Content-Type", "text/plain")])
+        return [b"metrics are at /metrics\n"]
+
+    return answer
 
 
 def _family(metric: Metric, place_labels: tuple[str, ...]) -> Family:

@@ -1,5 +1,7 @@
 """The text that is scraped, read with Prometheus' own parser."""
 
+from urllib.error import HTTPError
+
 import pytest
 
 from telemetry.board import Board
@@ -58,3 +60,13 @@ def test_an_address_that_is_taken_is_an_error() -> None:
         metrics_server([place], host="127.0.0.1", port=port),
     ):
         raise AssertionError("never reached")
+
+
+def test_other_paths_are_not_there() -> None:
+    with metrics_server([Place(board=Board(METRICS))], host="127.0.0.1", port=0) as port:
+        at_root = scrape_families(f"http://127.0.0.1:{port}/")
+        with pytest.raises(HTTPError) as caught:
+            scrape_families(f"http://127.0.0.1:{port}/nope")
+        caught.value.close()
+    assert set(at_root) == {"stepwire_a", "stepwire_b_ratio", "stepwire_c_seconds"}
+    assert caught.value.code == 404
