@@ -5,6 +5,7 @@ first, then the engine ends). A process that cannot start at all ends everything
 Knows nothing about requests or models.
 """
 
+import errno
 import signal
 import socket
 import tempfile
@@ -75,6 +76,8 @@ def reserve_port(host: str, port: int) -> socket.socket:
         reserved.bind(address)
     except OSError as error:
         limit = f"be an address that can be listened on ({error.strerror})"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError.of("host", host, limit) from error
         raise ConfigError.of("port", f"{host}:{port}", limit) from error
     return reserved
 

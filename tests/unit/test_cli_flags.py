@@ -264,3 +264,10 @@ def test_unknown_flags_are_refused_by_name() -> None:
     result = CliRunner().invoke(app, ["serve", "--model", "m", "--max-num-sequences", "3"])
     assert result.exit_code == 2
     assert "--max-num-sequences" in result.stderr
+
+
+def test_a_host_that_is_not_ours_is_not_blamed_on_the_port() -> None:
+    # An address of those kept for documentation: no machine has it.
+    result = CliRunner().invoke(app, ["serve", "--model", "m", "--host", "192.0.2.1"])
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: --host is '192.0.2.1', but must be an address that can be li")

@@ -11,6 +11,7 @@ import pytest
 
 from scheduler_svc.__main__ import check_environment
 from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.supervisor import reserve_port
 
 
 def test_defaults_are_as_documented() -> None:
@@ -115,3 +116,9 @@ def test_a_bad_start_ends_with_one_clear_line(
     assert code == 2
     assert message in text
     assert "Traceback" not in text
+
+
+def test_a_host_that_is_not_ours_is_not_blamed_on_the_port() -> None:
+    # An address of those kept for documentation: no machine has it.
+    with pytest.raises(ConfigError, match=r"--host is '192\.0\.2\.1', but must be an address that can be li"):
+        reserve_port("192.0.2.1", 50051)

@@ -4,6 +4,7 @@ Knows the order of things; child_group.py keeps them running, service_commands.p
 """
 
 import asyncio
+import errno
 import signal
 import socket
 import sys
@@ -47,7 +48,9 @@ def check_port(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         limit = f"be an address that can be listened on ({error.strerror})"
-        fail(f"--port is '{host}:{port}', but must {limit}", EXIT_REFUSED)
+        is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
+        told = f"--host is '{host}'" if is_host else f"--port is '{host}:{port}'"
+        fail(f"{told}, but must {limit}", EXIT_REFUSED)
 
 
 async def _serve(flags: ServeFlags) -> int:
