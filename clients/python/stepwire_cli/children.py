@@ -22,6 +22,8 @@ _LAST_LINES_SECONDS = 2.0
 """How long the lines of an ended child are waited for: a process it left behind may hold its pipes."""
 _SECOND_SIGNAL_SECONDS = 1.0
 """When a child whose drain cannot end is asked a second time, which ends it now."""
+_HURRY_SECONDS = 3.0
+"""How long a child that was asked a second time, because nobody wants to wait, may take to clean up."""
 
 
 class Child:
@@ -108,10 +110,10 @@ class Child:
             os.killpg(self.process.pid, signal.SIGKILL)
 
     async def stop(self, hurry: asyncio.Event, hopeless: asyncio.Event) -> bool:
-        """Ask the child to end, and kill it when ``hurry`` is set or its time is over.
+        """Ask the child to end, and kill it when its time is over.
 
         Args:
-            hurry: set when nobody wants to wait.
+            hurry: set when nobody wants to wait: it is asked again then, and has little time left.
             hopeless: set when what the child would wait for cannot come.
 
         Returns:
@@ -123,9 +125,12 @@ class Child:
         if self.is_running:
             self._terminate()
             await _first_of({ending, hurrying, losing_hope}, deadline)
-            if losing_hope.done() and self.is_running:
+            if losing_hope.done() and self.is_running and not hurry.is_set():
                 self._terminate()
                 await _first_of({ending, hurrying}, deadline)
+            if hurry.is_set() and self.is_running:
+                self._terminate()
+                await _first_of({ending}, time.monotonic() + _HURRY_SECONDS)
         is_ended = not self.is_running
         self.kill_session()
         await ending

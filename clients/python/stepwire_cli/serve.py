@@ -15,7 +15,7 @@ import typer
 from stepwire_client import AsyncStepwireClient
 
 from stepwire_cli.child_group import ChildGroup
-from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED, fail, one_line_errors
+from stepwire_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, fail, one_line_errors
 from stepwire_cli.hanging import Patience
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
@@ -74,6 +74,9 @@ async def _serve(flags: ServeFlags) -> int:
     finally:
         await _cancel(starting, stopping, dying)
         killed = await children.stop(hurry)
+    if hurry.is_set():
+        typer.echo("all is ended at once, as asked")
+        return EXIT_INTERRUPTED
     for child in killed:
         typer.echo(f"error: the {child.name} did not stop in time and was killed", err=True)
     return EXIT_FAILED if killed or not stop.is_set() else 0
