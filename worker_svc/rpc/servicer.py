@@ -97,7 +97,8 @@ class WorkerServicer(pb_grpc.WorkerServiceServicer):
                 yield response
             _logger.info("epoch %d: the stream was closed", worker_epoch)
         except WorkerError as error:
-            _logger.warning("step stream ended: %s", error)
+            level = logging.INFO if isinstance(error, NotReadyError) else logging.WARNING
+            _logger.log(level, "step stream ended: %s", error)
             await context.abort(status_code_of(error), status_message_of(error))
 
     async def GetWorkerInfo(  # noqa: N802
