@@ -27,6 +27,7 @@ from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import REPEAT_SECONDS, Waits
 from scheduler_svc.engine.worker_link import WorkerLink
+from tests.stand_in_worker import StandInWorker
 
 DEFAULTS: dict[str, Any] = {"check_invariants": True, "max_lease_steps": 1}
 """Steps can be counted where there are no leases, which the stand-in's short steps would bring about."""
@@ -237,6 +238,13 @@ class FrontEndProbe:
     async def wait_ready(self) -> None:
         """Wait until the engine says that it serves."""
         await wait_until(lambda: self.infos and self.infos[-1].is_ready)
+
+
+async def break_until_ready(worker: StandInWorker, probe: FrontEndProbe) -> None:
+    """Break the worker's stream, and wait until its next one serves: only then is it sure to be broken."""
+    num_ready = sum(info.is_ready for info in probe.infos)
+    worker.break_stream()
+    await wait_until(lambda: sum(info.is_ready for info in probe.infos) > num_ready)
 
 
 @asynccontextmanager

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 from stepwire.engine.v1 import engine_service_pb2 as pb
 
-from tests.rpc.engine_bench import attached, new_request, num_running, running_engine, wait_until
+from tests.rpc.engine_bench import (
+    attached,
+    break_until_ready,
+    new_request,
+    num_running,
+    running_engine,
+    wait_until,
+)
 from tests.stand_in_lanes import StandInLimits, expected_tokens
 from tests.stand_in_worker import StandInWorker
 from tools.link_proxy import LinkProxy
@@ -115,7 +122,7 @@ async def test_a_stream_that_breaks_within_a_lease_costs_no_token(worker: StandI
         await probe.submit(*(new_request(handle, 3, seed=handle, max_tokens=100) for handle in range(1, 5)))
         for num_tokens in (30, 60):
             await probe.wait_tokens(1, num_tokens)
-            worker.break_stream()
+            await break_until_ready(worker, probe)
         await probe.wait_ended(1, 2, 3, 4)
         assert [probe.tokens[handle] for handle in range(1, 5)] == [
             expected_tokens(handle, 3, 100) for handle in range(1, 5)

@@ -18,6 +18,7 @@ from scheduler_svc.errors import ModelMismatchError
 from tests.rpc.engine_bench import (
     attached,
     bench_engine,
+    break_until_ready,
     new_request,
     num_preempted,
     num_running,
@@ -85,7 +86,7 @@ async def test_requests_survive_a_broken_stream_and_get_each_token_once(
         await probe.submit(*(new_request(handle, 5, seed=handle, max_tokens=30) for handle in range(1, 13)))
         for num_tokens in (4, 14):
             await probe.wait_tokens(1, num_tokens)
-            worker.break_stream()
+            await break_until_ready(worker, probe)
         await probe.wait_ended(*range(1, 13))
         for handle in range(1, 13):
             assert probe.tokens[handle] == expected_tokens(handle, 5, 30)
@@ -150,13 +151,13 @@ async def test_a_request_that_a_smaller_worker_cannot_hold_ends(worker: StandInW
 
 
 async def test_a_request_that_loses_too_many_workers_ends(worker: StandInWorker) -> None:
-    worker.step_seconds = 0.001
+    worker.may_run.clear()
     async with running_engine(worker.address) as engine, attached(engine) as probe:
         await probe.wait_ready()
         await probe.submit(new_request(1, 3, max_tokens=60))
-        for num_tokens in (3, 6, 9):
-            await probe.wait_tokens(1, num_tokens)
-            worker.break_stream()
+        for _ in range(3):
+            await wait_until(lambda: worker.num_in_flight > 0)
+            await break_until_ready(worker, probe)
         await probe.wait_ended(1)
         assert probe.ended[1].reason == pb.REQUEST_END_INTERNAL
         assert probe.ended[1].message == "3 workers were lost while they ran this request"
