@@ -4,6 +4,9 @@ Random weights of the published shapes, in bfloat16; what counts is the error th
 brings, as transformers has it.
 """
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,14 @@ import pytest
 import torch
 
 from benchmarks.make_qwen3 import make_qwen3
-from kernels.attention_backend import make_lane_backend
-from kernels.lane_step import LaneStep, PrefillRows
-from model.config import read_model_config
-from model.load import load_model
+from tests.gpu.fused_forward import BLOCK_SIZE, FusedForward
+from tests.gpu.rank_logits import NUM_POSITIONS, NUM_PROMPTS, prompts
 from tools.fetch_smollm2 import DEFAULT_FOLDER
+from worker_svc.__main__ import GPU_ENVIRONMENT
 
 pytestmark = pytest.mark.gpu
 
-NUM_PROMPTS, NUM_POSITIONS, BLOCK_SIZE = 8, 64, 16
+LIMIT_SECONDS = 400.0
 BLOCKS = NUM_POSITIONS // BLOCK_SIZE
 TEXT = (
     "The Baltic Sea is an arm of the Atlantic Ocean that is enclosed by Denmark, Estonia, Finland, Germany, "
@@ -30,84 +32,6 @@ TEXT = (
     "Danish straits into the Kattegat by way of the Oresund, Great Belt and Little Belt. It includes the "
     "Gulf of Bothnia, the Bay of Bothnia, the Gulf of Finland, the Gulf of Riga and the Bay of Gdansk."
 )
-
-
-@dataclass(frozen=True)
-class FusedForward:
-    """Our forward pass over rows of equal length, each with blocks of its own."""
-
-    decoder: Any
-    caches: Any
-    table_BM: torch.Tensor
-
-    @classmethod
-    def load(cls, folder: Path, *, num_rows: int, num_blocks: int, dtype: torch.dtype) -> "FusedForward":
-        from model.fused_decoder import FusedDecoder  # noqa: PLC0415
-        from worker_svc.runner.kv_cache import allocate_kv_caches  # noqa: PLC0415
-
-        config, device = read_model_config(folder), torch.device("cuda", 0)
-        model = load_model(folder, config, device=device, dtype=dtype)
-        total = num_rows * num_blocks
-        caches = allocate_kv_caches(config, total, block_size=BLOCK_SIZE, dtype=dtype, device=device)
-        max_tokens = total * BLOCK_SIZE
-        decoder = FusedDecoder(model, max_num_tokens=max_tokens, max_position=num_blocks * BLOCK_SIZE)
-        table_BM = 1 + torch.randperm(total, device=device, dtype=torch.int32).view(num_rows, num_blocks)
-        return cls(decoder=decoder, caches=caches, table_BM=table_BM)
-
-    @torch.inference_mode()
-    def prefill(self, ids_BP: torch.Tensor) -> torch.Tensor:
-        """Return the logits of all positions, (B, P, V) in float32."""
-        num_rows, num_positions = ids_BP.shape
-        device = ids_BP.device
-        positions_T = torch.arange(num_positions, dtype=torch.int32, device=device).repeat(num_rows)
-        rows = LaneStep(
-            block_table_LM=self.table_BM,
-            lanes_B=torch.arange(num_rows, dtype=torch.int32, device=device),
-            seq_lens_B=torch.full((num_rows,), num_positions, dtype=torch.int32, device=device),
-            num_decode_rows=0,
-            prefill=PrefillRows(
-                cu_seqlens_q=torch.arange(num_rows + 1, dtype=torch.int32, device=device) * num_positions,
-                max_seqlen_q=num_positions,
-            ),
-        )
-        step = self._step(ids_BP, positions_T.view(num_rows, -1), rows)
-        hidden_TE: torch.Tensor = self.decoder.forward(step, self.caches)
-        logits_TV = hidden_TE.new_empty((len(hidden_TE), self.decoder.config.vocab_size))
-        self.decoder.compute_logits(hidden_TE, logits_TV)
-        return logits_TV.float().view(num_rows, num_positions, -1)
-
-    @torch.inference_mode()
-    def decode(self, ids_B: torch.Tensor, position: int) -> torch.Tensor:
-        """Return the logits of one more token a row, (B, V) in float32."""
-        num_rows, device = len(ids_B), ids_B.device
-        positions_B = torch.full((num_rows,), position, dtype=torch.int32, device=device)
-        rows = LaneStep(
-            block_table_LM=self.table_BM,
-            lanes_B=torch.arange(num_rows, dtype=torch.int32, device=device),
-            seq_lens_B=positions_B + 1,
-            num_decode_rows=num_rows,
-        )
-        step = self._step(ids_B[:, None], positions_B[:, None], rows)
-        vocab_size = self.decoder.config.vocab_size
-        logits_BV = torch.empty((num_rows, vocab_size), dtype=self.caches[0][0].dtype, device=device)
-        self.decoder.decode(step, self.caches, out_TV=logits_BV)
-        return logits_BV.float()
-
-    def _step(self, ids_BP: torch.Tensor, positions_BP: torch.Tensor, rows: LaneStep) -> Any:
-        from model.fused_decoder import FusedStep  # noqa: PLC0415
-
-        backend = make_lane_backend("triton", block_size=BLOCK_SIZE)
-        return FusedStep(
-            input_ids_T=ids_BP.flatten().int(),
-            positions_T=positions_BP.flatten(),
-            slot_mapping_T=self._slots(positions_BP).flatten(),
-            attention=backend,
-            attention_plan=backend.plan_lanes(rows),
-        )
-
-    def _slots(self, positions_BP: torch.Tensor) -> torch.Tensor:
-        blocks_BP = self.table_BM[: len(positions_BP)].long().gather(1, positions_BP.long() // BLOCK_SIZE)
-        return blocks_BP * BLOCK_SIZE + positions_BP.long() % BLOCK_SIZE
 
 
 @dataclass(frozen=True)
@@ -136,8 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def reference(folder: Path) -> Reference:
     """Return transformers' logits in float32 and in bfloat16."""
-    generator = torch.Generator().manual_seed(3)
-    ids_BP = torch.randint(0, 151936, (NUM_PROMPTS, NUM_POSITIONS), generator=generator).cuda()
+    ids_BP = prompts().cuda()
     logits = [_transformers_logits(folder, ids_BP, dtype) for dtype in (torch.float32, torch.bfloat16)]
     return Reference(ids_BP=ids_BP, exact_BPV=logits[0], bfloat16_BPV=logits[1])
 
@@ -167,6 +90,17 @@ def test_decode_is_as_exact_as_transformers(folder: Path, reference: Reference, 
     rows = (slice(num_rows), last)
     error = reference.error(ours.decode(ids_BP[:, last], last), rows)
     assert error <= 1.2 * reference.error(reference.bfloat16_BPV[rows], rows)
+
+
+def test_two_gpus_are_as_exact_as_transformers(folder: Path, reference: Reference, tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    out = tmp_path / "logits.pt"
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.gpu.rank_logits", str(folder), str(out)]
+    subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=os.environ | GPU_ENVIRONMENT)
+    error = reference.error(torch.load(out).cuda())
+    assert error <= 1.2 * reference.error(reference.bfloat16_BPV)
 
 
 def test_log_likelihoods_of_real_text_are_those_of_transformers() -> None:
