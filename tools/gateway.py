@@ -95,14 +95,17 @@ def wait_until_ready(service: Service, url: str, *, num_models: int) -> None:
         ServiceError: if it ends first, or takes too long.
     """
     deadline = time.monotonic() + _LIMIT_SECONDS
-    while not _knows_models(url, num_models):
+    while not can_answer(url, num_models=num_models):
         if service.process.poll() is not None or time.monotonic() > deadline:
             raise ServiceError(f"the gateway did not start, and printed:\n{''.join(service.lines)}")
         time.sleep(_POLL_SECONDS)
 
 
-def _knows_models(url: str, num_models: int) -> bool:
-    """Tell whether it is ready, as many models are routed to, and their tokenizers were fetched."""
+def can_answer(url: str, *, num_models: int) -> bool:
+    """Tell whether it is ready, as many models are routed to, and their tokenizers were fetched.
+
+    It lists a model about a second before it has the tokenizer, and answers 503 meanwhile.
+    """
     try:
         _get(f"{url}/readiness")
         models, tokenizers = _get(f"{url}/v1/models")["data"], _get(f"{url}/v1/tokenizers")["tokenizers"]

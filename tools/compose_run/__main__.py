@@ -95,7 +95,9 @@ def check_stack(engine: Engine, *, keep: bool) -> None:
         check_prometheus(prometheus_port)
         _tell("Prometheus reaches both services")
     except ComposeRunError:
-        print(engine.try_compose(["logs"]).stdout, file=sys.stderr)
+        # Without its profile, compose leaves a service out.
+        profiles = ("--profile", "gateway", "--profile", "monitoring")
+        print(engine.try_compose([*profiles, "logs"]).stdout, file=sys.stderr)
         raise
     finally:
         if not keep:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tools.compose_run.engine import ComposeRunError
-from tools.gateway import open_directly
+from tools.gateway import can_answer, open_directly
 
 START_LIMIT_SECONDS = 300.0
 POLL_SECONDS = 1.0
@@ -19,14 +19,15 @@ JOBS = {"stepwire-scheduler", "stepwire-worker"}
 
 
 def ask_gateway(port: int, messages: Sequence[Mapping[str, str]], *, max_tokens: int) -> tuple[str, str]:
-    """Wait until the gateway routes to a model, ask it greedily, and return the model's name and the text.
+    """Wait until the gateway can answer, ask it greedily, and return the model's name and the text.
 
     Raises:
-        ComposeRunError: if it knows no model in time, or answers with an error.
+        ComposeRunError: if it cannot in time, or answers with an error.
     """
-    url = f"http://127.0.0.1:{port}/v1"
-    models = _poll("the gateway has no model", lambda: _get(f"{url}/models")["data"])
-    model = str(models[0]["id"])
+    gateway = f"http://127.0.0.1:{port}"
+    _poll("the gateway cannot answer", lambda: can_answer(gateway, num_models=1))
+    url = f"{gateway}/v1"
+    model = str(_get(f"{url}/models")["data"][0]["id"])
     body = {"model": model, "messages": list(messages), "max_tokens": max_tokens, "temperature": 0}
     request = urllib.request.Request(
         f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
