@@ -9,6 +9,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+VOCAB_SIZE, NUM_KV_HEADS, HEAD_DIM = 151936, 8, 128
+"""Of all shapes."""
+
 SHAPES: dict[str, dict[str, Any]] = {
     "0.6B": {
         "hidden_size": 1024,
@@ -33,9 +36,9 @@ def make_qwen3(folder: Path, shape: str = "0.6B") -> None:
     from transformers import Qwen3Config, Qwen3ForCausalLM  # noqa: PLC0415
 
     config = Qwen3Config(
-        vocab_size=151936,
-        num_key_value_heads=8,
-        head_dim=128,
+        vocab_size=VOCAB_SIZE,
+        num_key_value_heads=NUM_KV_HEADS,
+        head_dim=HEAD_DIM,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6},
         rms_norm_eps=1e-6,
         max_position_embeddings=40960,

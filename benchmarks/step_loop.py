@@ -4,27 +4,31 @@
 
     torchrun --nproc-per-node 2 -m benchmarks.step_loop      (ranks that share the model: each plans the same)
 
-Random Qwen3-0.6B in bf16, temperature 0.6, no end before the last token, no shared prefixes. Each case
-runs once untimed, which also captures the graphs it needs, then --rounds times. Knows nothing about
-how a step is computed.
+Random Qwen3 in bf16, temperature 0.6, no end before the last token, no shared prefixes; next to the
+workload's cases, bsN_IN_OUT is N requests of one shape. The floor is the model's, on as many cards as there
+are ranks (benchmarks/floor.py). Each case runs once untimed, which also captures the graphs it needs, then
+--rounds times. Knows nothing about how a step is computed.
 """
 
 import argparse
 import io
+import re
 import statistics
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from benchmarks.floor import floor_seconds
+from benchmarks.floor import Card, Shape, floor_seconds
 from benchmarks.in_process import Timing, run_requests
 from benchmarks.join_torchrun import join_torchrun
 from benchmarks.make_qwen3 import SHAPES, make_qwen3
-from benchmarks.workload import Case, cases
+from benchmarks.workload import CASES, Case, cases, fixed
+from model.config import read_model_config
 from scheduler_svc.core.types import Request, SamplingParams
 from worker_svc.config import WorkerConfig
 from worker_svc.runner.load import load_worker
@@ -34,6 +38,7 @@ from worker_svc.tp.group import TpGroup
 DEFAULT_MODEL = Path(".cache/models/random-qwen3-0.6B")
 MAX_MODEL_LEN = 4096
 TEMPERATURE = 0.6
+SHAPED_CASE = re.compile(r"bs(\d+)_(\d+)_(\d+)")
 FIRST_PROFILED_STEP = 16
 
 
@@ -49,13 +54,34 @@ def main() -> None:
 def _run(arguments: argparse.Namespace, group: TpGroup) -> None:
     if not (arguments.model / "config.json").exists():
         make_qwen3(arguments.model, arguments.shape)
-    all_cases = cases()
-    names = arguments.cases.split(",") if arguments.cases else list(all_cases)
-    worker = _load(arguments, group, max_num_seqs=max(len(all_cases[name][0]) for name in names))
+    chosen = _choose_cases(arguments.cases)
+    worker = _load(arguments, group, max_num_seqs=max(len(prompts) for prompts, _ in chosen.values()))
+    floor = partial(
+        floor_seconds, shape=Shape.of(read_model_config(arguments.model)), card=Card().times(group.size)
+    )
     print(f"{'case':18s} {'steps':>6s} {'seconds':>9s} {'tokens/s':>9s} {'ms/step':>8s} {'floor':>7s} "
           f"{'launch us':>10s} {'core us':>8s}")  # fmt: skip
-    for name in names:
-        _run_case(name, all_cases[name], worker=worker, arguments=arguments)
+    for name, case in chosen.items():
+        timings = _run_case(case, worker=worker, arguments=arguments)
+        _print_timing(name, timings, floor=floor(case))
+        if arguments.profile:
+            _profile(case, worker=worker, arguments=arguments)
+
+
+def _choose_cases(names: str) -> dict[str, Case]:
+    """Return the cases of these names; all of the workload where there is none."""
+    chosen = cases()
+    if names:
+        chosen = {name: chosen.get(name) or _shaped_case(name) for name in names.split(",")}
+    return chosen
+
+
+def _shaped_case(name: str) -> Case:
+    match = SHAPED_CASE.fullmatch(name)
+    if match is None:
+        raise SystemExit(f"{name} is no case: bsN_IN_OUT, or one of {', '.join(CASES)}")
+    num_requests, num_in, num_out = map(int, match.groups())
+    return fixed(num_requests, num_in, num_out=num_out, seed=num_requests)
 
 
 def _arguments() -> argparse.Namespace:
@@ -95,7 +121,7 @@ def _load(arguments: argparse.Namespace, group: TpGroup, *, max_num_seqs: int) -
     return load_worker(config, group, tell=print, captures_at_start=False)
 
 
-def _run_case(name: str, case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:
+def _run_case(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> list[Timing]:
     timings = []
     for number in range(arguments.rounds + 1):
         timing = run_requests(
@@ -106,9 +132,7 @@ def _run_case(name: str, case: Case, *, worker: LoadedWorker, arguments: argpars
         )
         if number:
             timings.append(timing)
-    _print_timing(name, case, timings)
-    if arguments.profile:
-        _profile(case, worker=worker, arguments=arguments)
+    return timings
 
 
 def _requests(case: Case, round_number: int, temperature: float) -> list[Request]:
@@ -127,13 +151,13 @@ def _requests(case: Case, round_number: int, temperature: float) -> list[Request
     ]
 
 
-def _print_timing(name: str, case: Case, timings: list[Timing]) -> None:
+def _print_timing(name: str, timings: list[Timing], *, floor: float) -> None:
     seconds = statistics.median(timing.total_seconds for timing in timings)
     last = timings[-1]
     launch_us = float(np.median(last.launch_ns)) / 1e3 if last.launch_ns else 0.0
     print(
         f"{name:18s} {last.num_steps:6d} {seconds:9.4f} {last.num_tokens / seconds:9.0f} "
-        f"{1e3 * seconds / last.num_steps:8.3f} {floor_seconds(case) / seconds:6.1%} "
+        f"{1e3 * seconds / last.num_steps:8.3f} {floor / seconds:6.1%} "
         f"{launch_us:10.1f} {sum(last.core_ns) / 1e3 / last.num_steps:8.1f}",
         flush=True,
     )

@@ -3,6 +3,6 @@
 Knows nothing about engines.
 """
 
-from stepwire_cli.bench.workload import Case, cases
+from stepwire_cli.bench.workload import CASES, Case, cases, fixed
 
-__all__ = ["Case", "cases"]
+__all__ = ["CASES", "Case", "cases", "fixed"]
