@@ -69,7 +69,10 @@ def start_load(load: Load, counts: Counts) -> SpawnProcess:
 
 
 def start_flood(load: Load) -> tuple[SpawnProcess, Connection]:
-    """Prepare a flood; send anything to open it, receive the time of its start, then its end and messages."""
+    """Prepare a flood; send anything to open it.
+
+    Received: "ready"; the time of its start; that of its end, those of first messages, and messages in all.
+    """
     ours, theirs = _CONTEXT.Pipe()
     process = _CONTEXT.Process(target=_run_in_loop, args=(_flood, load, theirs), daemon=True)
     process.start()
@@ -211,16 +214,18 @@ async def _flood(load: Load, connection: Connection) -> None:
     connection.recv()
     connection.send(time.monotonic())
     calls = [stubs[index % len(stubs)].Generate(request) for index, request in enumerate(requests)]
-    num_messages = sum(await asyncio.gather(*map(_drain, calls)))
-    connection.send((time.monotonic(), num_messages))
+    drained = await asyncio.gather(*map(_drain, calls))
+    first_times, counts = zip(*drained, strict=True)
+    connection.send((time.monotonic(), sorted(first_times), sum(counts)))
 
 
-async def _drain(call: Any) -> int:
-    """Read a stream to its end; return how many messages it had."""
-    final, num_messages = None, 0
+async def _drain(call: Any) -> tuple[float, int]:
+    """Read a stream to its end; return when its first message came, and how many it had."""
+    final, num_messages, first_time = None, 0, 0.0
     async for message in call:
+        first_time = first_time or time.monotonic()
         final = message
         num_messages += 1
     assert final is not None
     assert final.HasField("final")
-    return num_messages
+    return first_time, num_messages

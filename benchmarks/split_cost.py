@@ -1,7 +1,7 @@
 """What the scheduler service costs beside a worker: CPU of front ends and engine, memory, a flood.
 
     python -m benchmarks.split_cost [--model FOLDER] [--frontends 1] [--tokens-per-second 40000]
-        [--bulk] [--seconds 20] [--soak-minutes 0]
+        [--bulk] [--floods 1] [--seconds 20] [--soak-minutes 0]
 
 The service runs as it does in earnest, against a stand-in worker that tells real text at a set rate,
 for clients in a process of their own. CPU is the processes' own time, scaled to the goal's rate where
@@ -104,7 +104,9 @@ def measure_flood(bench: Bench) -> None:
         f"(goal: {1000 * GOAL_STATE_SECONDS:.0f} ms)"
     )
     print("  CPU seconds until then:", ", ".join(f"{name} {spent:.2f}" for name, spent in cpu.items()))
-    end, num_messages = connection.recv()
+    end, first_times, num_messages = connection.recv()
+    middle, last = first_times[len(first_times) // 2] - start, first_times[-1] - start
+    print(f"  first tokens after {middle:.2f} s in the middle, {last:.2f} s at the latest")
     print(f"  all ended after {end - start:.2f} s, told in {num_messages:,} messages", flush=True)
     process.join()
 
@@ -172,6 +174,7 @@ def main() -> None:
     )
     parser.add_argument("--bulk", action="store_true", help="load by GenerateMany")
     parser.add_argument("--tokens-per-second", type=int, default=GOAL_TOKENS_PER_SECOND)
+    parser.add_argument("--floods", type=int, default=1, help="how many, one after the other")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long the load is measured")
     parser.add_argument("--soak-minutes", type=int, default=0, help="how long the load runs on")
     flags = parser.parse_args()
@@ -182,7 +185,8 @@ def main() -> None:
         if flags.model is None:
             write_qwen3_folder(Path(folder))
         with running_bench(flags.model or Path(folder), flags) as bench:
-            measure_flood(bench)
+            for _ in range(flags.floods):
+                measure_flood(bench)
             measure_load(bench, seconds=flags.seconds, soak_minutes=flags.soak_minutes)
 
 

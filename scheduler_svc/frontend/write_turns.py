@@ -1,7 +1,7 @@
 """Gives streams their turns to write: each after a rest of its own, and few in one round of the event loop.
 
 gRPC's server takes in one new call a round of the loop, so a round must be short; and while new calls
-come in a burst, rounds with turns come only every 2 ms: were all streams to write their tokens as they
+come in a burst, rounds with turns come only every 4 ms: were all streams to write their tokens as they
 come, a thousand new calls would wait for seconds. What does not get its turn gathers meanwhile and goes
 as one message. Knows nothing about what is written.
 """
@@ -15,7 +15,10 @@ _TURNS_PER_ROUND = 8
 _BURST_STREAMS = 8
 _BURST_SECONDS = 0.04
 """So many new streams within this time are a burst."""
-_BURST_ROUND_SECONDS = 0.002
+_BURST_ROUND_SECONDS = 0.004
+"""A flood of 1,000 streams is taken in after 0.88 to 1.03 s at 2 ms, 0.68 to 0.75 s at 4 ms; at 8 ms after 0.59
+to 0.67 s, but most get their first token later (benchmarks/split_cost.py, two cores of a Xeon).
+"""
 _TIMER_MARGIN_SECONDS = 0.001
 """uvloop rounds timers to milliseconds; one that came early would have to be set again and again."""
 
