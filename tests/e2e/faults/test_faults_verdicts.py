@@ -99,6 +99,24 @@ def test_all_else_is_lost(manner: Manner, events: list[Event], problem: str) -> 
     assert (verdict, problems[0]) == (Verdict.LOST, problem)
 
 
+@pytest.mark.parametrize(
+    ("text", "end", "problem"),
+    [
+        ("c", ABORTED, None),
+        ("cst", ABORTED, None),
+        ("cs\N{REPLACEMENT CHARACTER}", ABORTED, None),
+        ("cstop", ABORTED, "text at 6 of 7: 'p', expected ''"),
+        ("cx", ABORTED, "text at 3 of 4: 'x', expected 'sto'"),
+        ("cst", FINAL, "text at 3 of 5: 'st', expected ''"),
+    ],
+)
+def test_an_abort_lets_out_what_began_to_be_a_stop_string(text: str, end: Event, problem: str | None) -> None:
+    stopped = replace(EXPECTED, finish_reason=FinishReason.STOP, matched_stop="stop")
+    told = Told(manner=Manner.ABORT, case=0, events=[FIRST, replace(SECOND, text=text), end])
+    verdict, problems = judge(told, stopped, num_epochs_lost=0)
+    assert (verdict, problems) == ((Verdict.LOST, [problem]) if problem else (Verdict.PARTIAL, []))
+
+
 def test_a_request_may_be_given_up_after_three_workers() -> None:
     assert judged(Manner.STREAM, FIRST, GIVEN_UP, num_epochs_lost=3) == (Verdict.GIVEN_UP, [])
 

@@ -118,9 +118,13 @@ def _problems_of_order(told: Told) -> list[str]:
 
 
 def _problems_of_prefix(told: Told, expected: Expected, *, is_aborted: bool) -> list[str]:
-    token_ids, text = token_ids_of(told.events), text_of(told.events)
+    token_ids, text, whole = token_ids_of(told.events), text_of(told.events), expected.text
     if is_aborted:
         text = text.rstrip(HALF_CHARACTER)
+        if isinstance(expected.matched_stop, str):
+            whole += expected.matched_stop[
+                :-1
+            ]  # what began to be a stop string is text where no more follows
     problems = []
     if token_ids != expected.token_ids[: len(token_ids)]:
         at = next(
@@ -135,10 +139,10 @@ def _problems_of_prefix(told: Told, expected: Expected, *, is_aborted: bool) -> 
             f"token {at} of {len(token_ids)} is wrong: {token_ids[at : at + 4]}, "
             f"expected {expected.token_ids[at : at + 4]}"
         )
-    if not expected.text.startswith(text):
-        at = next(i for i in range(len(text)) if not expected.text.startswith(text[: i + 1]))
+    if not whole.startswith(text):
+        at = next(i for i in range(len(text)) if not whole.startswith(text[: i + 1]))
         problems.append(
-            f"text at {at} of {len(text)}: {text[at : at + 40]!r}, expected {expected.text[at : at + 40]!r}"
+            f"text at {at} of {len(text)}: {text[at : at + 40]!r}, expected {whole[at : at + 40]!r}"
         )
     logprob_ids = [
         position.sampled.token_id
