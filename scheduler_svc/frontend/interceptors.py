@@ -1,6 +1,6 @@
 """Around every call of our own services: an id, an access log line, and errors turned into statuses.
 
-Knows nothing about what the calls do; health and reflection pass untouched.
+Knows nothing about what the calls do; of health and reflection only unreadable messages are refused.
 """
 
 from __future__ import annotations  # grpc's handler type takes parameters in its stubs only
@@ -19,6 +19,7 @@ from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.access_log import log_call
 from scheduler_svc.frontend.call_deadline import CallDeadline, is_cancelled_by_deadline, note_deadline
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
+from scheduler_svc.frontend.standard_services import refusing_unreadable
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
 from telemetry.call_context import CallContext, current_call, within_call
 
@@ -50,13 +51,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Return the handler of the call, wrapped."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or not method.startswith(_OUR_SERVICES):
-            return handler
+        if handler is None:
+            return None
         known, wrapped = self._wrapped.get(method, (None, handler))
         if known is not handler:
-            wrapped = _wrap_handler(handler, method=method, note_call=self._note_call)
+            wrapped = self._wrap(handler, method)
             self._wrapped[method] = handler, wrapped
         return wrapped
+
+    def _wrap(self, handler: _Handler, method: str) -> _Handler:
+        assert handler.request_deserializer is not None, "all methods here take messages"
+        if not method.startswith(_OUR_SERVICES):
+            return refusing_unreadable(handler, _refusing(handler.request_deserializer))
+        return _wrap_handler(handler, method=method, note_call=self._note_call)
 
 
 def _wrap_handler(handler: _Handler, *, method: str, note_call: NoteCall) -> _Handler:
