@@ -107,9 +107,10 @@ class FusedDecoder:
         stream = self._run_layers(step, kv_caches)
         return stream.normed(self._norm_E)
 
-    def hidden(self, num_tokens: int) -> torch.Tensor:
-        """Return where forward leaves hidden_TE of so many tokens: what a captured call gives."""
-        return self._memory.normed_TE[:num_tokens]
+    @property
+    def hidden_memory(self) -> torch.Tensor:
+        """Where forward leaves hidden_TE, in the first rows: what a captured call gives."""
+        return self._memory.normed_TE
 
     def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, out_TV: torch.Tensor) -> None:
         """Run all layers, and write the logits of every token in the model's dtype.

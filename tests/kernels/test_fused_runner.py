@@ -208,9 +208,9 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps with prefill rows are padded to 16, 32 or 48 tokens, and so are their rows and tiles."""
-    from worker_svc.runner import fused_runner, mixed_step  # noqa: PLC0415
+    from worker_svc.runner import fused_runner, mixed_sampling, mixed_step  # noqa: PLC0415
 
-    for module in (fused_runner, mixed_step):
+    for module in (fused_runner, mixed_step, mixed_sampling):
         monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
     set_ways(monkeypatch, *["cublas"] * 5)
     *both, _ = executors(checkpoint_folder("qwen3_one_layer"), has_graphs=True)

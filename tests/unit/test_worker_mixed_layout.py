@@ -52,35 +52,35 @@ def as_lists(arrays: dict[str, Any]) -> dict[str, list[int]]:
 
 def test_a_step_as_it_is() -> None:
     batch = mixed_batch()
-    shape = exact_shape(batch, tokens_per_tile=4)
+    shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
     assert shape == MixedShape(
-        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=2
+        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=3
     )
     assert as_lists(mixed_arrays(batch, shape, make_tiles=tiles_of_four)) == {
+        "token_rows": [0, 8, 0],
+        "sampling_lanes": [1, 3, -1],
+        "last_positions": [8, 1, 0],
         "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3],
         "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1],
         "lanes": [1, 5, 3],
         "seq_lens": [9, 6, 2],
         "cu_seqlens": [1, 7, 9],
         "tiles": [6, 2, 6, 2, 3, 0],
-        "token_rows": [0, 8],
-        "sampling_lanes": [1, 3],
-        "last_positions": [8, 1],
     }
 
 
 def test_a_padded_step() -> None:
     shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
     assert as_lists(mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)) == {
+        "token_rows": [0, 8, 0],
+        "sampling_lanes": [1, 3, -1],
+        "last_positions": [8, 1, 0],
         "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3, -1, -1, -1],
         "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1, 0, 0, 0],
         "lanes": [1, -1, -1, 5, 3, 0, 0],
         "seq_lens": [9, 0, 0, 6, 2, 0, 0],
         "cu_seqlens": [1, 7, 9, 9, 9],
         "tiles": [6, 2, 6, 2, 3, 0],
-        "token_rows": [0, 8, 0],
-        "sampling_lanes": [1, 3, -1],
-        "last_positions": [8, 1, 0],
     }
 
 
@@ -89,6 +89,9 @@ def test_padding_alone_has_the_sizes_of_a_step() -> None:
     padding, real = padding_arrays(shape), mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)
     assert list(padding) == list(real)
     assert [array.shape for array in padding.values()] == [array.shape for array in real.values()]
+    assert list(padding)[:3] == ["token_rows", "sampling_lanes", "last_positions"], (
+        "their place never changes"
+    )
     assert padding["token_lanes"].tolist() == [-1] * 12
     assert padding["tiles"].tolist() == [-1] * 6
     assert padding["cu_seqlens"].tolist() == [0] * 5

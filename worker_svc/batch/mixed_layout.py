@@ -1,7 +1,9 @@
 """Lays a step with prefill rows out as arrays of fixed sizes, so that one captured graph serves many steps.
 
 Decode rows come first and are padded up to a limit, then prefill rows, cut into tiles, padded too. A
-step that is not captured has the same arrays without padding. Knows nothing about graphs or devices.
+step that is not captured has the same arrays without padding, but for those of the rows that sample: they
+have one size, and come first, so that they lie in the same place for every step. Knows nothing about
+graphs or devices.
 Legend: T packed tokens, D decode rows, R prefill rows, I tiles, S sampling rows, padding included.
 """
 
@@ -39,6 +41,12 @@ def choose_token_count(num_tokens: int, counts: tuple[int, ...]) -> int | None:
     return counts[index] if index < len(counts) else None
 
 
+def sampling_row_counts(max_num_seqs: int) -> tuple[int, ...]:
+    """List the numbers of sampling rows to capture, ascending: powers of two, then ``max_num_seqs``."""
+    powers = (1 << exponent for exponent in range((max_num_seqs - 1).bit_length()))
+    return (*powers, max_num_seqs)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedShape:
     """Sizes of a step's arrays."""
@@ -62,15 +70,15 @@ def padded_shape(num_tokens: int, *, max_num_seqs: int, tokens_per_tile: int) ->
     )
 
 
-def exact_shape(batch: InputBatch, *, tokens_per_tile: int) -> MixedShape:
-    """Return the shape of this step without padding."""
+def exact_shape(batch: InputBatch, *, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
+    """Return the shape of this step without padding, but for sampling rows."""
     prefill_lens = batch.query_lens[batch.num_decode_rows :]
     return MixedShape(
         num_tokens=batch.num_tokens,
         num_decode_rows=batch.num_decode_rows,
         num_prefill_rows=batch.num_rows - batch.num_decode_rows,
         num_tiles=int((-(-prefill_lens // tokens_per_tile)).sum()),
-        num_sampling=len(batch.sampling.lanes),
+        num_sampling=max_num_seqs,
     )
 
 
@@ -78,15 +86,18 @@ def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles)
     """Return what the device is told of the step, each array as large as the shape says.
 
     Returns:
-        token_lanes (T), positions (T), lanes (D + R), seq_lens (D + R), cu_seqlens (R + 1), tiles
-        (2 I), token_rows (S), sampling_lanes (S), last_positions (S). Padding among tokens and
-        decode rows has lane -1; no tile has a padded prefill row.
+        token_rows (S), sampling_lanes (S), last_positions (S), token_lanes (T), positions (T), lanes (D + R),
+        seq_lens (D + R), cu_seqlens (R + 1), tiles (2 I). Padding among tokens, decode and sampling rows has
+        lane -1; no tile has a padded prefill row.
     """
     num_decode, sampling = batch.num_decode_rows, batch.sampling
     lanes, seq_lens, bounds = batch.lanes, batch.seq_lens, batch.cu_seqlens_q[num_decode:]
     num_over = shape.num_prefill_rows - (batch.num_rows - num_decode)
     tiles = make_tiles(batch.query_lens[num_decode:], seq_lens[num_decode:], num_tiles=shape.num_tiles)
     return {
+        "token_rows": _padded(sampling.token_rows, shape.num_sampling, 0),
+        "sampling_lanes": _padded(sampling.lanes, shape.num_sampling, PADDING_LANE),
+        "last_positions": _padded(sampling.positions - 1, shape.num_sampling, 0),
         "token_lanes": _padded(batch.token_lanes, shape.num_tokens, PADDING_LANE),
         "positions": _padded(batch.positions, shape.num_tokens, 0),
         "lanes": np.concatenate(
@@ -103,9 +114,6 @@ def mixed_arrays(batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles)
         ),
         "cu_seqlens": _padded(bounds, len(bounds) + num_over, int(bounds[-1])),
         "tiles": tiles.ravel(),
-        "token_rows": _padded(sampling.token_rows, shape.num_sampling, 0),
-        "sampling_lanes": _padded(sampling.lanes, shape.num_sampling, PADDING_LANE),
-        "last_positions": _padded(sampling.positions - 1, shape.num_sampling, 0),
     }
 
 
@@ -113,15 +121,15 @@ def padding_arrays(shape: MixedShape) -> dict[str, Int32Array]:
     """Return a step that is padding only."""
     num_rows = shape.num_decode_rows + shape.num_prefill_rows
     filled = {
+        "token_rows": (shape.num_sampling, 0),
+        "sampling_lanes": (shape.num_sampling, PADDING_LANE),
+        "last_positions": (shape.num_sampling, 0),
         "token_lanes": (shape.num_tokens, PADDING_LANE),
         "positions": (shape.num_tokens, 0),
         "lanes": (num_rows, PADDING_LANE),
         "seq_lens": (num_rows, 0),
         "cu_seqlens": (shape.num_prefill_rows + 1, 0),
         "tiles": (2 * shape.num_tiles, PADDING_LANE),
-        "token_rows": (shape.num_sampling, 0),
-        "sampling_lanes": (shape.num_sampling, PADDING_LANE),
-        "last_positions": (shape.num_sampling, 0),
     }
     return {name: np.full(size, value, np.int32) for name, (size, value) in filled.items()}
 

@@ -5,6 +5,7 @@ through another. Knows nothing about steps, lanes' lengths or streams.
 Legend: W int32 words.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -92,12 +93,13 @@ class FusedModelRunner:
     @torch.inference_mode()
     def capture(self, flavours: tuple[SamplingFlavour, ...], on_progress: OnProgress | None = None) -> None:
         """Capture steps of all sizes now; decode steps of other flavours when they first come."""
-        captures = [
+        flavours = tuple(dict.fromkeys(self._parts.sampler.flavours[flavour] for flavour in flavours))
+        captures: list[Callable[[], None]] = [
             partial(self._capture, num_rows, flavour)
-            for flavour in dict.fromkeys(self._parts.sampler.flavours[flavour] for flavour in flavours)
+            for flavour in flavours
             for num_rows in reversed(self._batch_sizes)
         ]
-        captures += [partial(self._mixed.capture, size) for size in reversed(self._mixed.token_counts)]
+        captures += self._mixed.captures(flavours)
         for num_captured, capture in enumerate(captures, start=1):
             capture()
             if on_progress is not None:

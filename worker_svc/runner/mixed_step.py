@@ -1,11 +1,12 @@
 """Launches a step with prefill rows: rows of one token first, then the others.
 
 The model's part is captured once for each padded number of tokens, where the attention backend allows;
-larger steps are launched kernel by kernel. Sampling always is. Knows nothing about lanes' lengths or
-requests.
-Legend: T packed tokens, R sampling rows.
+larger steps are launched kernel by kernel. What samples behind it is captured by itself. Knows nothing about
+lanes' lengths or requests.
+Legend: T packed tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +23,7 @@ from kernels.prefill_tiles import (
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
 from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import (
     MixedShape,
     captured_token_counts,
@@ -32,9 +34,8 @@ from worker_svc.batch.mixed_layout import (
     padding_arrays,
 )
 from worker_svc.runner.cuda_graphs import CudaGraphs
+from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
 from worker_svc.runner.step_parts import StepParts
-
-Uploaded = dict[str, torch.Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class MixedStep:
         """What is captured."""
         self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
         self._inputs: dict[int, CapturedInputs] = {}
+        self._sampling = MixedSampling(parts, has_graphs=has_graphs)
 
     def launch(self, batch: InputBatch) -> int:
         """Queue all kernels of the step; tokens go to the pool and the parts.
@@ -69,42 +71,61 @@ class MixedStep:
             How many rows sample.
         """
         num_tokens = choose_token_count(batch.num_tokens, self.token_counts)
-        if num_tokens is None:
-            on_device, hidden_TE = self._launch_eager(batch)
-        else:
-            on_device, hidden_TE = self._replay(batch, num_tokens)
+        on_device = self._launch_eager(batch) if num_tokens is None else self._replay(batch, num_tokens)
         num_sampling = len(batch.sampling.lanes)
         if num_sampling:
-            self._sample(batch, on_device, hidden_TE, num_sampling=num_sampling)
+            self._sampling.launch(on_device, num_rows=num_sampling, flavour=batch.sampling.flavour)
         return num_sampling
 
-    def capture(self, num_tokens: int) -> None:
+    def captures(self, flavours: tuple[SamplingFlavour, ...]) -> list[Callable[[], None]]:
+        """List what captures every number of tokens, and the sampling of these flavours."""
+        sampling = [partial(self._capture_sampling, key) for key in self._sampling.keys(flavours)]
+        return [
+            *sampling,
+            *(partial(self._capture, num_tokens) for num_tokens in reversed(self.token_counts)),
+        ]
+
+    def _capture_sampling(self, key: Key) -> None:
+        self._sampling.capture(key, self._upload_padding(self._padded_shape(1)))
+
+    def _capture(self, num_tokens: int) -> None:
         """Capture the step of so many tokens; running it once, as that takes, changes nothing."""
         assert self._graphs is not None, "there are no graphs to capture"
-        config = self._config(num_tokens)
-        shape = padded_shape(
+        shape = self._padded_shape(num_tokens)
+        self._inputs[num_tokens] = CapturedInputs(
+            shape=shape, config=self._config(num_tokens), uploaded=self._upload_padding(shape)
+        )
+        self._graphs.capture(num_tokens)
+
+    def _padded_shape(self, num_tokens: int) -> MixedShape:
+        return padded_shape(
             num_tokens,
+            max_num_seqs=self._parts.limits.max_num_seqs,
+            tokens_per_tile=tokens_per_tile(self._config(num_tokens), self._parts.group),
+        )
+
+    def _upload_padding(self, shape: MixedShape) -> Uploaded:
+        return self._parts.upload.upload(padding_arrays(shape))
+
+    def _launch_eager(self, batch: InputBatch) -> Uploaded:
+        config = self._config(int(batch.query_lens.max()))
+        shape = exact_shape(
+            batch,
             max_num_seqs=self._parts.limits.max_num_seqs,
             tokens_per_tile=tokens_per_tile(config, self._parts.group),
         )
-        uploaded = self._parts.upload.upload(padding_arrays(shape))
-        self._inputs[num_tokens] = CapturedInputs(shape=shape, config=config, uploaded=uploaded)
-        self._graphs.capture(num_tokens)
-
-    def _launch_eager(self, batch: InputBatch) -> tuple[Uploaded, torch.Tensor]:
-        config = self._config(int(batch.query_lens.max()))
-        shape = exact_shape(batch, tokens_per_tile=tokens_per_tile(config, self._parts.group))
         on_device = self._upload(batch, shape, config)
-        return on_device, self._forward(on_device, shape, config)
+        self._forward(on_device, shape, config)
+        return on_device
 
-    def _replay(self, batch: InputBatch, num_tokens: int) -> tuple[Uploaded, torch.Tensor]:
+    def _replay(self, batch: InputBatch, num_tokens: int) -> Uploaded:
         assert self._graphs is not None, "there is nothing to replay"
         if num_tokens not in self._inputs:
-            self.capture(num_tokens)
+            self._capture(num_tokens)
         inputs = self._inputs[num_tokens]
         on_device = self._upload(batch, inputs.shape, inputs.config)
         self._graphs.replay(num_tokens)
-        return on_device, self._parts.decoder.hidden(num_tokens)
+        return on_device
 
     def _launch_captured(self, num_tokens: int) -> None:
         inputs = self._inputs[num_tokens]
@@ -119,8 +140,8 @@ class MixedStep:
         make_tiles = partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
         return self._parts.upload.upload(mixed_arrays(batch, shape, make_tiles=make_tiles))
 
-    def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> torch.Tensor:
-        """Queue the model's kernels; return hidden_TE."""
+    def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
+        """Queue the model's kernels."""
         parts, num_tokens = self._parts, shape.num_tokens
         prepared = (
             self._input_ids_T[:num_tokens],
@@ -143,7 +164,7 @@ class MixedStep:
             attention=parts.attention,
             attention_plan=parts.attention.plan_lanes(self._rows(on_device, shape, config)),
         )
-        return parts.decoder.forward(step, parts.kv_caches)
+        parts.decoder.forward(step, parts.kv_caches)
 
     def _rows(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> LaneStep:
         prefill = None
@@ -159,19 +180,4 @@ class MixedStep:
             seq_lens_B=on_device["seq_lens"],
             num_decode_rows=shape.num_decode_rows,
             prefill=prefill,
-        )
-
-    def _sample(
-        self, batch: InputBatch, on_device: Uploaded, hidden_TE: torch.Tensor, *, num_sampling: int
-    ) -> None:
-        parts = self._parts
-        logits_RV = parts.logits_RV[:num_sampling]
-        token_rows_R = on_device["token_rows"][:num_sampling]
-        parts.decoder.compute_logits(hidden_TE.index_select(0, token_rows_R), logits_RV)
-        parts.sampler.sample(
-            logits_RV,
-            lanes_R=on_device["sampling_lanes"][:num_sampling],
-            positions_R=on_device["last_positions"][:num_sampling],
-            flavour=batch.sampling.flavour,
-            out_R=parts.token_ids_R[:num_sampling],
         )
