@@ -16,11 +16,11 @@ import torch
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import captured_batch_sizes
 from worker_svc.runner import fused_runner
+from worker_svc.runner.cell_writer import CellWriter
 from worker_svc.runner.device_sampler import DeviceSampler
 from worker_svc.runner.device_tables import DeviceTables
 from worker_svc.runner.packed_upload import PackedUpload
 from worker_svc.runner.results import ResultRing
-from worker_svc.runner.row_writer import RowWriter
 from worker_svc.runner.staging import StagingRing
 from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.step_parts import NUM_STAGING_BUFFERS, StepParts, staging_words
@@ -49,16 +49,18 @@ def make_executor(limits: TableLimits, *, device: str = "cpu", step_seconds: flo
 
 def _parts(limits: TableLimits, device: torch.device) -> StepParts:
     ring = StagingRing(NUM_STAGING_BUFFERS, staging_words(limits), device=device)
-    upload, writer = PackedUpload(ring, device), RowWriter(ring)
+    upload = PackedUpload(ring, device)
+    writer = CellWriter(upload)
     tables = DeviceTables(limits, writer, device=device)
     no_model: Any = SimpleNamespace(captures_prefill=False)
     return StepParts(
         decoder=no_model,
         kv_caches=(),
         tables=tables,
-        sampler=DeviceSampler(limits, tables.token_pool_LP, upload=upload, writer=writer, device=device),
+        sampler=DeviceSampler(limits, tables.token_pool_LP, device=device),
         ring=ring,
         upload=upload,
+        writer=writer,
         limits=limits,
         device=device,
         attention=no_model,

@@ -120,8 +120,11 @@ class SamplerWorkspace:
 
 
 def allocate_lane_words(num_lanes: int, device: torch.device | str) -> torch.Tensor:
-    """Return words_CL for allocate_lane_sampling: the parameters of WORD_DTYPES, a row each, as int32."""
-    return torch.zeros((len(WORD_DTYPES), num_lanes), dtype=torch.int32, device=device)
+    """Return words_CL for allocate_lane_sampling, as int32: the parameters of WORD_DTYPES, a row each.
+
+    Two rows more hold the seeds, of two words each.
+    """
+    return torch.zeros((len(WORD_DTYPES) + 2, num_lanes), dtype=torch.int32, device=device)
 
 
 def allocate_lane_sampling(
@@ -132,12 +135,12 @@ def allocate_lane_sampling(
     Args:
         num_lanes: L.
         device: where they lie.
-        words_CL: holds the parameters of one word, so that its owner writes a lane's with one copy.
+        words_CL: holds the parameters and the seeds, so that its owner writes a lane's in one go.
     """
     words_CL = allocate_lane_words(num_lanes, device) if words_CL is None else words_CL
     words = {
         f"{name}_L": row_L.view(dtype)
-        for (name, dtype), row_L in zip(WORD_DTYPES.items(), words_CL, strict=True)
+        for (name, dtype), row_L in zip(WORD_DTYPES.items(), words_CL, strict=False)
     }
     words["top_p_L"].fill_(1)
     words["repetition_L"].fill_(1)
@@ -147,7 +150,7 @@ def allocate_lane_sampling(
 
     return LaneSampling(
         **words,
-        seed_L=zeros(torch.int64),
+        seed_L=words_CL[len(WORD_DTYPES) :].view(-1).view(torch.int64),
         bias_token_ids_LX=zeros(torch.int32, MAX_BIASES),
         bias_values_LX=zeros(torch.float32, MAX_BIASES),
         stop_token_ids_LY=zeros(torch.int32, MAX_STOP_IDS),

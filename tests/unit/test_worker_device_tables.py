@@ -14,8 +14,10 @@ from worker_svc.batch.lane_parameters import LaneParameters, SamplingFlavour
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step_rows import BlockAppends
 from worker_svc.errors import ProtocolError
+from worker_svc.runner.cell_writer import CellWriter
+from worker_svc.runner.device_sampler import DeviceSampler
 from worker_svc.runner.device_tables import DeviceTables
-from worker_svc.runner.row_writer import RowWriter
+from worker_svc.runner.packed_upload import PackedUpload
 from worker_svc.runner.staging import StagingRing
 from worker_svc.runner.warm_up import warm_up_steps
 
@@ -29,19 +31,43 @@ def cpu() -> torch.device:
 
 
 def make_tables() -> DeviceTables:
-    return DeviceTables(LIMITS, RowWriter(StagingRing(2, 4, device=cpu())), device=cpu())
+    return DeviceTables(LIMITS, make_writer(), device=cpu())
+
+
+def make_writer() -> CellWriter:
+    return CellWriter(PackedUpload(StagingRing(2, 64, device=cpu()), cpu()))
 
 
 def test_an_admission_writes_its_own_lane() -> None:
     tables = make_tables()
-    tables.admit(
-        (
-            admission(2, token_ids=int32([5, 6, 7, 8, 9]), block_ids=int32([3, 9])),
-            admission(0, token_ids=int32([1]), block_ids=int32([4])),
-        )
+    admissions = (
+        admission(2, token_ids=int32([5, 6, 7, 8, 9]), block_ids=int32([3, 9])),
+        admission(0, token_ids=int32([1]), block_ids=int32([4])),
     )
+    make_writer().write(tables.list_writes(admissions))
     assert tables.token_pool_LP[:, :6].tolist() == [[1, 0, 0, 0, 0, 0], [0] * 6, [5, 6, 7, 8, 9, 0]]
     assert tables.block_table_LM.tolist() == [[4, 0, 0, 0], [0] * 4, [3, 9, 0, 0]]
+
+
+def test_an_admission_writes_all_that_its_lane_is_sampled_with() -> None:
+    sampler = DeviceSampler(LIMITS, torch.zeros(3, 13, dtype=torch.int32), device=cpu())
+    asked = sampling(
+        temperature=0.5, top_k=3, top_p=0.75, min_p=0.25, seed=2**64 - 3, presence_penalty=1.5,
+        frequency_penalty=-2.0, repetition_penalty=1.25, bias_token_ids=int32([7, 9]),
+        bias_values=np.array([1.5, -4.0], np.float32), stop_token_ids=int32([5]), min_tokens=2,
+        num_logprobs_plus_one=4,
+    )  # fmt: skip
+    admissions = (admission(2, 4, (1,), sampling=asked), admission(0, 3, (2,), sampling=sampling(seed=8)))
+    make_writer().write(sampler.list_writes(admissions))
+    tables = sampler._tables
+    assert [getattr(tables, f"{name}_L").tolist() for name in sampler_tables.WORD_DTYPES] == [
+        [0, 0, 0.5], [0, 0, 3], [1, 1, 0.75], [0, 0, 0.25], [0, 0, 1.5], [0, 0, -2], [1, 1, 1.25],
+        [3, 0, 4], [0, 0, 2], [0, 0, 4], [0, 0, 2], [0, 0, 1],
+    ]  # fmt: skip
+    assert tables.seed_L.tolist() == [8, 0, -3]
+    assert tables.bias_token_ids_LX[2, :3].tolist() == [7, 9, 0]
+    assert tables.bias_values_LX[2, :3].tolist() == [1.5, -4, 0]
+    assert tables.stop_token_ids_LY[:, 0].tolist() == [0, 0, 5]
 
 
 def test_appended_blocks_stand_behind_the_lanes_own() -> None:
@@ -55,7 +81,7 @@ def test_appended_blocks_stand_behind_the_lanes_own() -> None:
             append_block_ids=int32([7, 8, 9]),
         )
     )
-    tables.admit(admissions)
+    make_writer().write(tables.list_writes(admissions))
     tables.append(rows.appends)
     assert tables.block_table_LM.tolist() == [[1, 8, 0, 0], [0] * 4, [2, 7, 9, 0]]
     assert tables.block_table_LM.tolist() == host.block_table.tolist()

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from worker_svc.runner.cell_writer import CellWrite, CellWriter, row_write
 from worker_svc.runner.packed_upload import PackedUpload, packed_starts
 from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
-from worker_svc.runner.row_writer import RowWrite, RowWriter
 from worker_svc.runner.staging import StagingRing
 
 
@@ -101,26 +101,30 @@ def test_arrays_larger_than_a_buffer_are_our_own_bug() -> None:
         PackedUpload(ring, cpu()).upload({"ids": np.zeros(5, np.int32)})
 
 
-def test_rows_are_written_from_as_few_buffers_as_hold_them() -> None:
-    ring, log = ring_of(2, 4)
-    table = torch.zeros(3, 8, dtype=torch.int32)
-    values = torch.zeros(2)
-    RowWriter(ring).write(
-        [
-            RowWrite(row=table[0], values=np.array([1, 2], np.int32)),
-            RowWrite(row=values, values=np.array([0.5, -2.0], np.float32)),
-            RowWrite(row=table[2], values=np.arange(1, 8, dtype=np.int32)),
-        ]
-    )
-    assert table.tolist() == [[1, 2, 0, 0, 0, 0, 0, 0], [0] * 8, [1, 2, 3, 4, 5, 6, 7, 0]]
+def make_writes(table: torch.Tensor, values: torch.Tensor) -> list[CellWrite]:
+    table_W = table.view(-1)
+    return [
+        row_write(table_W, np.array([1, 2], np.int32), first=0),
+        row_write(values.view(torch.int32), np.array([0.5, -2.0], np.float32), first=0),
+        CellWrite(table_W=table_W, cells=np.array([23, 16]), values=np.array([8, 7], np.int32)),
+        row_write(table_W, np.empty(0, np.int32), first=9),
+    ]
+
+
+@pytest.mark.parametrize(("num_words", "num_uploads"), [(64, 1), (20, 2), (11, 6)])
+def test_cells_are_written_from_as_few_uploads_as_hold_them(num_words: int, num_uploads: int) -> None:
+    """Six cells, four of one table: all at once, up to four at once, one at a time."""
+    ring, log = ring_of(1, num_words)
+    table, values = torch.zeros(3, 8, dtype=torch.int32), torch.zeros(2)
+    CellWriter(PackedUpload(ring, cpu())).write(make_writes(table, values))
+    assert table.tolist() == [[1, 2, 0, 0, 0, 0, 0, 0], [0] * 8, [7, 0, 0, 0, 0, 0, 0, 8]]
     assert values.tolist() == [0.5, -2.0]
-    # Two and two words, then four and three of the long row.
-    assert log.entries == ["wait 1", "record 1", "wait 2", "record 2", "wait 1", "record 1"]
+    assert log.entries == ["wait 1", "record 1"] * num_uploads
 
 
 def test_writing_nothing_takes_no_buffer() -> None:
     ring, log = ring_of(1)
-    RowWriter(ring).write([])
+    CellWriter(PackedUpload(ring, cpu())).write([])
     assert log.entries == []
 
 

@@ -5,19 +5,21 @@ what was true for them. Knows nothing about lengths: callers say which positions
 Legend: L lanes, P positions, M blocks a table, W int32 words.
 """
 
+from collections.abc import Iterator
+
 import torch
 
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import TableShape
 from worker_svc.batch.step import Admission
 from worker_svc.batch.step_rows import BlockAppends
-from worker_svc.runner.row_writer import RowWrite, RowWriter
+from worker_svc.runner.cell_writer import CellWrite, CellWriter, row_write
 
 
 class DeviceTables:
     """Token pool and block table, a row a lane."""
 
-    def __init__(self, limits: TableLimits, writer: RowWriter, *, device: torch.device) -> None:
+    def __init__(self, limits: TableLimits, writer: CellWriter, *, device: torch.device) -> None:
         num_lanes, num_columns = limits.max_num_seqs, limits.max_blocks_per_seq
         # Zeros, because a row that was never written may be read, though never used.
         self.token_pool_LP = torch.zeros(
@@ -31,19 +33,16 @@ class DeviceTables:
         self.shape = TableShape(num_columns=num_columns, spare_cell=num_lanes * num_columns)
         self._writer = writer
 
-    def admit(self, admissions: tuple[Admission, ...]) -> None:
-        """Write the known tokens and the blocks of newly admitted lanes."""
-        writes = []
+    def list_writes(self, admissions: tuple[Admission, ...]) -> Iterator[CellWrite]:
+        """Yield what puts the known tokens and the blocks of newly admitted lanes there."""
+        tokens_W, num_positions = self.token_pool_LP.view(-1), self.token_pool_LP.shape[1]
         for admission in admissions:
             lane = admission.lane
-            writes.append(RowWrite(row=self.token_pool_LP[lane], values=admission.token_ids))
-            writes.append(RowWrite(row=self.block_table_LM[lane], values=admission.block_ids))
-        self._writer.write(writes)
+            yield row_write(tokens_W, admission.token_ids, first=lane * num_positions)
+            yield row_write(self.block_cells_W, admission.block_ids, first=lane * self.shape.num_columns)
 
     def append(self, appends: BlockAppends) -> None:
         """Write appended blocks; a decode step's go with its other inputs instead."""
-        cells = appends.lanes * self.shape.num_columns + appends.columns
-        self._writer.write(
-            RowWrite(row=self.block_cells_W[cell:], values=appends.block_ids[index : index + 1])
-            for index, cell in enumerate(cells.tolist())
-        )
+        if len(appends):
+            cells = appends.lanes * self.shape.num_columns + appends.columns
+            self._writer.write([CellWrite(table_W=self.block_cells_W, cells=cells, values=appends.block_ids)])

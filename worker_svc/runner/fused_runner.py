@@ -7,6 +7,7 @@ Legend: W int32 words.
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 import torch
 
@@ -75,8 +76,8 @@ class FusedModelRunner:
 
     @torch.inference_mode()
     def _admit(self, admissions: tuple[Admission, ...]) -> None:
-        self._parts.tables.admit(admissions)
-        self._parts.sampler.admit(admissions)
+        parts = self._parts
+        parts.writer.write(chain(parts.tables.list_writes(admissions), parts.sampler.list_writes(admissions)))
 
     @torch.inference_mode()
     def _launch_mixed(self, batch: InputBatch) -> LaunchedStep:

@@ -33,6 +33,7 @@ from worker_svc.batch.mixed_layout import (
     padded_shape,
     padding_arrays,
 )
+from worker_svc.batch.step import Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
 from worker_svc.runner.step_parts import StepParts
@@ -114,7 +115,7 @@ class MixedStep:
             max_num_seqs=self._parts.limits.max_num_seqs,
             tokens_per_tile=tokens_per_tile(config, self._parts.group),
         )
-        on_device = self._upload(batch, shape, config)
+        on_device = self._parts.upload.upload(self._arrays(batch, shape, config))
         self._forward(on_device, shape, config)
         return on_device
 
@@ -123,9 +124,9 @@ class MixedStep:
         if num_tokens not in self._inputs:
             self._capture(num_tokens)
         inputs = self._inputs[num_tokens]
-        on_device = self._upload(batch, inputs.shape, inputs.config)
+        self._parts.upload.send(self._arrays(batch, inputs.shape, inputs.config))
         self._graphs.replay(num_tokens)
-        return on_device
+        return inputs.uploaded
 
     def _launch_captured(self, num_tokens: int) -> None:
         inputs = self._inputs[num_tokens]
@@ -136,9 +137,9 @@ class MixedStep:
             max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group
         )
 
-    def _upload(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> Uploaded:
+    def _arrays(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> dict[str, Int32Array]:
         make_tiles = partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
-        return self._parts.upload.upload(mixed_arrays(batch, shape, make_tiles=make_tiles))
+        return mixed_arrays(batch, shape, make_tiles=make_tiles)
 
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
         """Queue the model's kernels."""

@@ -27,24 +27,34 @@ class PackedUpload:
 
     def __init__(self, ring: StagingRing, device: torch.device) -> None:
         self._ring = ring
+        self.num_words = ring.num_words
+        """Of all arrays of one upload."""
         # One is enough: the device reads it before the next copy, which is queued later.
         self._device_W = torch.empty(ring.num_words, dtype=torch.int32, device=device)
 
     def upload(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Upload int32, int64 and float32 arrays of one dimension; return a tensor for each."""
+        starts = self.send(arrays)
+        return {
+            name: self._device_W[start : start + array.nbytes // 4].view(_TORCH_DTYPES[array.dtype])
+            for start, (name, array) in zip(starts, arrays.items(), strict=False)
+        }
+
+    def send(self, arrays: Mapping[str, npt.NDArray[Any]]) -> list[int]:
+        """Upload arrays for whom knows where such arrays lie: what upload returned for the same sizes.
+
+        Cutting nine tensors out takes 25 us.
+        """
         starts = packed_starts(arrays)
         num_words = starts[-1]
-        assert num_words <= self._ring.num_words, f"{num_words} words do not fit {self._ring.num_words}"
+        assert num_words <= self.num_words, f"{num_words} words do not fit {self.num_words}"
         buffer = self._ring.take()
         for start, array in zip(starts, arrays.values(), strict=False):
             num_array_words = array.nbytes // 4
             buffer.words[start : start + num_array_words].view(array.dtype)[:] = array
         self._device_W[:num_words].copy_(buffer.tensor_W[:num_words], non_blocking=True)
         self._ring.guard(buffer)
-        return {
-            name: self._device_W[start : start + array.nbytes // 4].view(_TORCH_DTYPES[array.dtype])
-            for start, (name, array) in zip(starts, arrays.items(), strict=False)
-        }
+        return starts
 
 
 def packed_starts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[int]:

@@ -16,10 +16,10 @@ from model.forward_context import KvCache
 from model.fused_decoder import FusedDecoder
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import DecodeLayout
+from worker_svc.runner.cell_writer import CellWriter
 from worker_svc.runner.device_sampler import DeviceSampler
 from worker_svc.runner.device_tables import DeviceTables
 from worker_svc.runner.packed_upload import PackedUpload
-from worker_svc.runner.row_writer import RowWriter
 from worker_svc.runner.staging import StagingRing
 
 NUM_STAGING_BUFFERS = 8
@@ -35,6 +35,7 @@ class StepParts:
     sampler: DeviceSampler
     ring: StagingRing
     upload: PackedUpload
+    writer: CellWriter
     limits: TableLimits
     device: torch.device
     attention: LaneAttentionBackend
@@ -56,7 +57,8 @@ def make_step_parts(
 ) -> StepParts:
     """Allocate all that steps within these limits need, next to a loaded model and its caches."""
     ring = StagingRing(NUM_STAGING_BUFFERS, staging_words(limits), device=device)
-    upload, writer = PackedUpload(ring, device), RowWriter(ring)
+    upload = PackedUpload(ring, device)
+    writer = CellWriter(upload)
     tables = DeviceTables(limits, writer, device=device)
     max_rows = limits.max_num_seqs
     return StepParts(
@@ -69,12 +71,11 @@ def make_step_parts(
             limits,
             tables.token_pool_LP,
             vocabulary=model.shared_vocabulary,
-            upload=upload,
-            writer=writer,
             device=device,
         ),
         ring=ring,
         upload=upload,
+        writer=writer,
         limits=limits,
         device=device,
         attention=make_lane_backend(
