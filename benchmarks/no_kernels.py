@@ -15,7 +15,7 @@ import torch
 
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import captured_batch_sizes
-from worker_svc.runner import fused_runner
+from worker_svc.runner import fused_runner, mixed_sampling
 from worker_svc.runner.cell_writer import CellWriter
 from worker_svc.runner.device_sampler import DeviceSampler
 from worker_svc.runner.device_tables import DeviceTables
@@ -30,7 +30,10 @@ _PR_SET_TIMERSLACK = 29
 
 def make_executor(limits: TableLimits, *, device: str = "cpu", step_seconds: float = 0.0) -> StepExecutor:
     """Make an executor whose tokens are all 0."""
-    with patch.object(fused_runner, "CudaGraphs", _NoGraphs):
+    with (
+        patch.object(fused_runner, "CudaGraphs", _NoGraphs),
+        patch.object(mixed_sampling, "CudaGraphs", _NoGraphs),
+    ):
         runner = fused_runner.FusedModelRunner(
             _parts(limits, torch.device(device)),
             batch_sizes=captured_batch_sizes(limits.max_num_seqs),
