@@ -51,9 +51,10 @@ class RowLimits:
     head: MostRows
 
 
-# Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 22.0 us tiled at 32 rows, and 30.0 with cuBLAS
-# (benchmarks/kernels/tiled_projection.py); the head takes 79 us at 2 rows, and 86 with cuBLAS.
-_LAYER_ROWS = MostRows(few_rows=16, tiled=256)
+# Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 20.7 us at 32 rows by the kernels of few rows,
+# 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the head takes 79 us
+# at 2 rows, and 86 with cuBLAS.
+_LAYER_ROWS = MostRows(few_rows=32, tiled=256)
 ROW_LIMITS = RowLimits(
     qkv=_LAYER_ROWS,
     output=_LAYER_ROWS,

@@ -47,7 +47,7 @@ class Projection:
     def way(self, num_rows: int, most_rows: MostRows) -> Way:
         """Return how so many rows are computed."""
         if num_rows <= most_rows.few_rows and can_fuse(
-            num_rows, self.weight_OI.shape[1], itemsize_bytes=self.weight_OI.element_size()
+            num_rows, *self.weight_OI.shape, itemsize_bytes=self.weight_OI.element_size()
         ):
             return Way.FEW_ROWS
         return Way.TILED if num_rows <= most_rows.tiled else Way.CUBLAS

@@ -20,8 +20,9 @@ from benchmarks.decode_chain import BYTES_PER_STEP, PROJECTIONS, DecodeChain, Ke
 from benchmarks.gpu_timing import describe_card, graph_microseconds, read_bandwidth
 from kernels.small_batch import MAX_ROWS, MAX_ROWS_WITHOUT_DOT, Tile, choose_tile
 
-ROWS = (1, 2, 4, 8, 16)
+ROWS = (1, 2, 4, 8, 16, 32)
 MAX_NUMBERS_PER_THREAD = 128
+MAX_NUMBERS_BESIDE_ROWS = 1 << 15
 
 
 def time_projections(chain: DecodeChain, ceiling: float) -> None:
@@ -54,14 +55,18 @@ def candidates(num_inputs: int, num_rows: int) -> list[Tile]:
     """Return tiles whose threads hold neither too little nor too much."""
     tiles = []
     if num_rows <= MAX_ROWS_WITHOUT_DOT:
-        tiles += [
-            (num_outputs, num_warps, False) for num_outputs in (1, 2, 4, 8) for num_warps in (1, 2, 4, 8)
-        ]
+        tiles += [(outputs, warps, False, False) for outputs in (1, 2, 4, 8) for warps in (1, 2, 4, 8)]
     if num_rows > 1:
-        tiles += [(num_outputs, num_warps, True) for num_outputs in (8, 16, 32) for num_warps in (4, 8)]
+        tiles += [
+            (outputs, warps, True, is_swapped)
+            for outputs in (8, 16, 32)
+            for warps in (4, 8, 16)
+            for is_swapped in (False, True)
+            if not is_swapped or outputs * num_inputs <= MAX_NUMBERS_BESIDE_ROWS
+        ]
     return [
-        Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot)
-        for num_outputs, num_warps, is_dot in tiles
+        Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot, is_swapped=is_swapped)
+        for num_outputs, num_warps, is_dot, is_swapped in tiles
         if 16 <= num_outputs * num_inputs // (32 * num_warps) <= MAX_NUMBERS_PER_THREAD
     ]
 
@@ -80,7 +85,8 @@ def tune(chain: DecodeChain) -> None:
 
 
 def _describe(tile: Tile) -> str:
-    return f"({tile.num_outputs}, {tile.num_warps}{', dot' if tile.is_dot else ''})"
+    kind = ", swapped" if tile.is_swapped else ", dot" if tile.is_dot else ""
+    return f"({tile.num_outputs}, {tile.num_warps}{kind})"
 
 
 def main() -> None:

@@ -81,13 +81,15 @@ def test_a_row_does_not_depend_on_how_many_there_are(
     assert torch.equal(out, norm_linear(x, norm_weight, weight, EPS, tile=tile)[:num_rows])
 
 
-@pytest.mark.parametrize("is_dot", [False, True])
+@pytest.mark.parametrize(("is_dot", "is_swapped"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize(("num_outputs", "num_warps"), [(1, 1), (2, 4), (8, 2), (16, 8)])
-def test_any_tile(place: Any, num_outputs: int, num_warps: int, is_dot: bool) -> None:
-    x, norm_weight, weight, _ = _tensors(place, 2, 100, 37)
-    tile = Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot)
-    out = norm_linear(x, norm_weight, weight, EPS, tile=tile)
-    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+def test_any_tile(place: Any, num_outputs: int, num_warps: int, is_dot: bool, is_swapped: bool) -> None:
+    x, norm_weight, weight, bias = _tensors(place, 2, 300, 38)
+    tile = Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=is_dot, is_swapped=is_swapped)
+    out = norm_linear(x, norm_weight, weight, EPS, bias_O=bias, tile=tile)
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS, bias_O=bias))
+    out = norm_gate_up_silu(x, norm_weight, weight, EPS, tile=tile)
+    _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
 
 
 def test_more_inputs_than_one_chunk(place: Any) -> None:
@@ -125,24 +127,38 @@ def test_a_chain_started_early_gives_the_same(place: Any) -> None:
 def test_large_weights_get_large_programs() -> None:
     assert choose_tile(4096, 1024, num_rows=1) == Tile(num_outputs=4, num_warps=4, is_dot=False)
     assert choose_tile(1024, 3072, num_rows=1) == Tile(num_outputs=4, num_warps=8, is_dot=False)
-    assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
     assert choose_tile(151936, 1024, num_rows=1) == Tile(num_outputs=16, num_warps=8, is_dot=False)
     assert choose_tile(151936, 1024, num_rows=2) == Tile(num_outputs=4, num_warps=1, is_dot=False)
 
 
-def test_few_inputs_take_tensor_cores_from_3_rows_on() -> None:
-    assert choose_tile(4096, 1024, num_rows=2) == Tile(num_outputs=4, num_warps=4, is_dot=False)
-    assert choose_tile(4096, 1024, num_rows=3) == Tile(num_outputs=16, num_warps=4, is_dot=True)
-    assert choose_tile(1024, 2048, num_rows=4) == Tile(num_outputs=4, num_warps=4, is_dot=False)
-    assert choose_tile(1024, 2048, num_rows=16) == Tile(num_outputs=8, num_warps=4, is_dot=True)
+def test_tensor_cores_take_2_rows_and_more() -> None:
+    wide, many_rows = (
+        Tile(num_outputs=num_outputs, num_warps=8, is_dot=True, is_swapped=True) for num_outputs in (16, 32)
+    )
+    assert choose_tile(4096, 1024, num_rows=2) == wide
+    assert choose_tile(1024, 2048, num_rows=8) == wide
+    assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
+    assert choose_tile(4096, 1024, num_rows=9) == many_rows
+    assert choose_tile(1024, 2048, num_rows=16) == Tile(num_outputs=16, num_warps=16, is_dot=True)
+    assert choose_tile(1024, 3072, num_rows=17) == Tile(num_outputs=16, num_warps=16, is_dot=True)
+    assert not choose_tile(151936, 1024, num_rows=4).is_dot
 
 
 def test_what_does_not_fit_a_program_is_refused() -> None:
     sizes = [(1, 4096), (1, 4097), (8, 4096), (16, 4096), (32, 3072), (32, 4096), (33, 64)]
-    fitting = [size for size in sizes if can_fuse(*size, itemsize_bytes=2)]
+    fitting = [size for size in sizes if can_fuse(size[0], 8, size[1], itemsize_bytes=2)]
     assert fitting == [(1, 4096), (8, 4096), (16, 4096), (32, 3072)]
     with pytest.raises(ValueError, match=r"32 rows of 4096 torch\.float16 take more than 204800 bytes"):
         norm_linear(torch.zeros(32, 4096).half(), None, torch.zeros(8, 4096).half(), EPS)
+
+
+def test_many_rows_of_a_large_weight_are_left_to_tiles() -> None:
+    assert can_fuse(32, 6144, 1024, itemsize_bytes=2)
+    assert can_fuse(16, 12288, 2048, itemsize_bytes=2)
+    assert not can_fuse(17, 12288, 2048, itemsize_bytes=2)
+    # The weights of a swapped product lie in shared memory as well.
+    assert can_fuse(8, 8, 1024, itemsize_bytes=4)
+    assert not can_fuse(9, 8, 1024, itemsize_bytes=4)
 
 
 def test_more_than_8_rows_need_a_dot() -> None:
