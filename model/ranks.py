@@ -23,8 +23,12 @@ class Ranks(Protocol):
     def size(self) -> int:
         """How many there are."""
 
-    def all_reduce(self, x: torch.Tensor) -> None:
-        """Replace x, contiguous, by its sum over all ranks: the same bits on each of them."""
+    def all_reduce(self, x: torch.Tensor) -> bool:
+        """Replace x, contiguous, by its sum over all ranks: the same bits on each of them.
+
+        Returns:
+            Whether the next kernel may start early, as kernels/dependent_launch.py does it.
+        """
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x, contiguous, of at least one dimension, of every rank, in a new first dimension."""
@@ -36,8 +40,9 @@ class OneRank:
     rank = 0
     size = 1
 
-    def all_reduce(self, x: torch.Tensor) -> None:
+    def all_reduce(self, x: torch.Tensor) -> bool:  # noqa: ARG002
         """Leave x: it is the sum."""
+        return False
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x as the only one."""

@@ -80,7 +80,7 @@ class ResidualStream:
         self._ranks = ranks
         self._eps = eps
         self._is_after_kernel = ranks.size == 1
-        """Whether the next kernel may start early: none may behind a communication, which others launch."""
+        """Whether the next kernel may start early: behind a communication, where that says so."""
         self._has_squares = False
         """Whether the sums of squares are the residual's."""
 
@@ -135,8 +135,8 @@ class ResidualStream:
         else:
             self._leave(projection, x_TI, way=way)
         if self._ranks.size > 1:
-            self._ranks.all_reduce(self.work.residual_TE)
-            self._has_squares = self._is_after_kernel = False
+            self._is_after_kernel = self._ranks.all_reduce(self.work.residual_TE)
+            self._has_squares = False
 
     def _leave(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Write the projection of x where the residual was."""

@@ -37,3 +37,11 @@ def test_two_gpus_give_the_tokens_of_one(checkpoint_folder: Callable[[str], Path
             assert shared.plain == whole.plain
             assert shared.edited == whole.edited
             assert shared.logprobs == [pytest.approx(values, abs=1e-3) for values in whole.logprobs]
+
+
+def test_sums_are_exact_however_far_a_rank_is_behind() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("there is one GPU")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "tests.gpu.rank_sums"]
+    subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=os.environ | GPU_ENVIRONMENT)

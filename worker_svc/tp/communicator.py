@@ -16,9 +16,10 @@ class DistributedRanks:
     def __init__(self) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
-    def all_reduce(self, x: torch.Tensor) -> None:
-        """Replace x by its sum over all ranks."""
+    def all_reduce(self, x: torch.Tensor) -> bool:
+        """Replace x by its sum over all ranks; no kernel may start early behind it."""
         distributed.all_reduce(x)
+        return False
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x of every rank, in a new first dimension."""

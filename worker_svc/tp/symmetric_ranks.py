@@ -1,10 +1,12 @@
-"""Ranks whose GPUs read each other's memory: sums of small messages in one kernel, or two, instead of NCCL's.
+"""Ranks whose GPUs map each other's memory: sums of small messages in one kernel, or two, not by NCCL.
 
-A message lies in a buffer that all ranks map. One shot: each rank adds up what all of them left, all of it.
-Two shots: each adds up its part, then takes the others' parts: less is read, but ranks wait twice. NVLink
-multicast is never used. Where the buffer ends, NCCL takes over. Knows nothing about models or steps.
+Pushed: each rank writes its message into a mailbox of each other, and adds up what came. One shot: each
+leaves it in a buffer that all ranks map, and adds up what all of them left. Two shots: each adds up its part
+of that, then takes the others' parts: less is read, but ranks wait twice. NVLink multicast is never used.
+Larger messages are NCCL's. Knows nothing about models or steps.
 
-Kernels: torch.ops.symm_mem. Calls share the buffer: each ends only when all ranks have read it.
+Kernels: kernels/all_reduce.py, whose neighbours may overlap it, and torch.ops.symm_mem, whose calls share the
+buffer: each ends only when all ranks have read it.
 """
 
 from enum import Enum
@@ -13,6 +15,8 @@ import torch
 from torch import distributed
 from torch.distributed import _symmetric_memory
 
+from kernels import all_reduce as pushed
+from kernels.all_reduce import Mailbox, mailbox_words, make_mailbox
 from model.ranks import Ranks
 from worker_svc.tp.communicator import DistributedRanks
 
@@ -21,9 +25,9 @@ SIZES = (2, 4, 8)
 DTYPES = (torch.bfloat16, torch.float32)
 ALIGNMENT_BYTES = 16
 BUFFER_BYTES = 2 << 20
-# Not measured yet; benchmarks/all_reduce.py does. Two ranks read as much in one shot as in two.
-MOST_ONE_SHOT_BYTES = {2: 512 << 10, 4: 256 << 10, 8: 128 << 10}
-MOST_TWO_SHOT_BYTES = {2: 0, 4: BUFFER_BYTES, 8: BUFFER_BYTES}
+# Measured between two H200 by benchmarks/all_reduce.py; 4 and 8 ranks are not.
+MOST_PUSHED_BYTES = {2: 512 << 10, 4: 128 << 10, 8: 64 << 10}
+MOST_ONE_SHOT_BYTES = {2: 1 << 20, 4: 256 << 10, 8: 128 << 10}
 MOST_SUMMED_GATHER_BYTES = 32 << 10
 """What is gathered as a sum of zeros and one rank's numbers: two ranks' likeliest tokens of 2,048 rows."""
 
@@ -31,16 +35,23 @@ MOST_SUMMED_GATHER_BYTES = 32 << 10
 class Way(Enum):
     """How a message is summed."""
 
+    PUSHED = "pushed"
     ONE_SHOT = "one_shot"
     TWO_SHOT = "two_shot"
     NCCL = "nccl"
 
 
+MOST_BYTES = {Way.PUSHED: pushed.MOST_BYTES, Way.ONE_SHOT: BUFFER_BYTES, Way.TWO_SHOT: BUFFER_BYTES}
+"""That a way can take."""
+
+
 def choose_way(num_bytes: int, size: int) -> Way:
     """Return the fastest way of a message between so many ranks."""
+    if num_bytes <= MOST_PUSHED_BYTES[size]:
+        return Way.PUSHED
     if num_bytes <= MOST_ONE_SHOT_BYTES[size]:
         return Way.ONE_SHOT
-    return Way.TWO_SHOT if num_bytes <= MOST_TWO_SHOT_BYTES[size] else Way.NCCL
+    return Way.TWO_SHOT if num_bytes <= BUFFER_BYTES else Way.NCCL
 
 
 def gather_as_sum(x: torch.Tensor, ranks: Ranks) -> torch.Tensor:
@@ -68,14 +79,30 @@ class SymmetricRanks(DistributedRanks):
         self._group_name = group.group_name
         self._bytes_X = _symmetric_memory.empty(BUFFER_BYTES, dtype=torch.uint8, device=device)
         _symmetric_memory.rendezvous(self._bytes_X, self._group_name)
+        self.mailbox = self._open_mailbox(device)
+        """Of pushed messages."""
 
-    def all_reduce(self, x: torch.Tensor) -> None:
-        """Replace x by its sum over all ranks."""
+    def _open_mailbox(self, device: torch.device) -> Mailbox:
+        own = _symmetric_memory.empty(mailbox_words(self.size), dtype=torch.int32, device=device)
+        memory = _symmetric_memory.rendezvous(own, self._group_name)
+        everyones = [memory.get_buffer(rank, own.shape, own.dtype) for rank in range(self.size)]
+        mailbox = make_mailbox(own, [one.data_ptr() for one in everyones], rank=self.rank)
+        # In the stream's order: all are empty before anyone writes.
+        memory.barrier()
+        return mailbox
+
+    def all_reduce(self, x: torch.Tensor) -> bool:
+        """Replace x by its sum over all ranks; return whether the next kernel may start early."""
         is_fit = x.dtype in DTYPES and x.nbytes % ALIGNMENT_BYTES == 0 == x.data_ptr() % ALIGNMENT_BYTES
-        self.all_reduce_by(choose_way(x.nbytes, self.size) if is_fit else Way.NCCL, x)
+        way = choose_way(x.nbytes, self.size) if is_fit else Way.NCCL
+        self.all_reduce_by(way, x)
+        return way is Way.PUSHED
 
     def all_reduce_by(self, way: Way, x: torch.Tensor) -> None:
-        """Replace x by its sum over all ranks in a given way; x fits the buffer, unless the way is NCCL."""
+        """Replace x by its sum over all ranks in a given way, which can take it."""
+        if way is Way.PUSHED:
+            pushed.all_reduce(x, self.mailbox, is_dependent=True)
+            return
         if way is Way.NCCL:
             super().all_reduce(x)
             return

@@ -1,0 +1,153 @@
+"""Sums small messages between ranks whose GPUs write to each other's memory: one launch, no barrier.
+
+Each program leaves its part of its rank's message in a box of every peer's mailbox, waits until the peers'
+parts are in its own, adds up all of them in the order of the ranks, which gives all ranks the same bits, and
+empties the boxes. A word of a box is there once it is not EMPTY, so nothing else is told or waited for.
+
+Why a box is empty when a rank writes to it: the programs of one number, one on each rank, are a group of
+their own; they count their turns where they run, so that a graph that is replayed counts, too, and all ranks
+launch the same sums in the same order. A rank writes to its peers' boxes of turn t once its turn t - 1 has
+ended: launches of a stream follow each other, and one that starts early waits before it reads anything but
+constants. That turn took what each peer wrote in its turn t - 1, so each peer had ended its turn t - 2, and
+emptied the boxes of it, before. So a peer's boxes of turns t - 1 and t may hold something, no others: two
+sets by turns would do. There are three, so that a whole launch lies between emptying a box and writing there.
+A rank that launches fewer sums than the others leaves them waiting, as NCCL's would; they have to be ended.
+
+Knows nothing about how memory is shared, nor about models.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+
+from kernels.all_reduce_kernel import NUM_TURNS, all_reduce_kernel
+from kernels.dependent_launch import can_depend, launch_options
+from kernels.line_words import EMPTY_WORD
+
+DTYPES = (torch.bfloat16, torch.float32)
+LINE_BYTES = 16
+NUM_PROGRAMS = 256
+BOX_LINES = 256
+"""The most that a program sums."""
+MOST_BYTES = NUM_PROGRAMS * BOX_LINES * LINE_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How a message is cut into programs: the same on all ranks."""
+
+    num_lines: int
+    """Of a program; a power of two."""
+    num_warps: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mailbox:
+    """Where peers leave their messages for a rank, and where it leaves its own."""
+
+    rank: int
+    own_X: torch.Tensor
+    """int32, of mailbox_words, that the peers map: (turn, program, from rank, line, word)."""
+    addresses_N: torch.Tensor
+    """int64: where every rank's lies, as this rank sees it."""
+    turns_P: torch.Tensor
+    """int32: each program's so far."""
+
+
+def mailbox_words(size: int) -> int:
+    """Tell how many words a rank's mailbox holds, among so many ranks."""
+    return NUM_TURNS * MOST_BYTES // 4 * size
+
+
+def make_mailbox(own_X: torch.Tensor, addresses: list[int], *, rank: int) -> Mailbox:
+    """Empty a rank's mailbox. Nobody may write to it before it is empty on the device.
+
+    Args:
+        own_X: int32, of mailbox_words, aligned to lines.
+        addresses: Every rank's, as this rank sees them.
+        rank: This one.
+    """
+    own_X.fill_(EMPTY_WORD)
+    return Mailbox(
+        rank=rank,
+        own_X=own_X,
+        addresses_N=torch.tensor(addresses, dtype=torch.int64, device=own_X.device),
+        turns_P=torch.zeros(NUM_PROGRAMS, dtype=torch.int32, device=own_X.device),
+    )
+
+
+def can_sum(x: torch.Tensor) -> bool:
+    """Whether all_reduce takes this tensor."""
+    is_of_lines = x.nbytes % LINE_BYTES == 0 == x.data_ptr() % LINE_BYTES and x.is_contiguous()
+    return x.dtype in DTYPES and is_of_lines and 0 < x.nbytes <= MOST_BYTES
+
+
+def all_reduce(
+    x: torch.Tensor, mailbox: Mailbox, *, is_dependent: bool = False, cut: Cut | None = None
+) -> None:
+    """Replace x by its sum over all ranks. The kernel behind may start early.
+
+    Args:
+        x: can_sum takes it.
+        mailbox: This rank's.
+        is_dependent: let it start while the kernel before it runs, where the device can.
+        cut: instead of choose_cut's.
+    """
+    _launch(x, mailbox, is_pushed=True, is_summed=True, is_dependent=is_dependent, cut=cut)
+
+
+def push(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
+    """Do the first half of all_reduce: leave x with the peers."""
+    _launch(x, mailbox, is_pushed=True, is_summed=False, is_dependent=False, cut=cut)
+
+
+def take_sum(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
+    """Do the second half of all_reduce, once all ranks have pushed: it does not wait in the interpreter."""
+    _launch(x, mailbox, is_pushed=False, is_summed=True, is_dependent=False, cut=cut)
+
+
+def choose_cut(num_bytes: int) -> Cut:
+    """Return small programs, so that many multiprocessors send; what measured best on two H200."""
+    num_lines = -(-num_bytes // LINE_BYTES)
+    return (
+        Cut(num_lines=128, num_warps=4)
+        if num_lines <= 128 * NUM_PROGRAMS
+        else Cut(num_lines=256, num_warps=8)
+    )
+
+
+def _launch(
+    x: torch.Tensor,
+    mailbox: Mailbox,
+    *,
+    is_pushed: bool,
+    is_summed: bool,
+    is_dependent: bool,
+    cut: Cut | None,
+) -> None:
+    cut, num_lines = cut or choose_cut(x.nbytes), x.nbytes // LINE_BYTES
+    num_programs = triton.cdiv(num_lines, cut.num_lines)
+    if not can_sum(x) or cut.num_lines > BOX_LINES or num_programs > NUM_PROGRAMS:
+        raise ValueError(f"{x.nbytes} bytes of {x.dtype} are no message of whole lines that fits {cut}")
+    all_reduce_kernel[(num_programs,)](
+        *(x, mailbox.addresses_N, mailbox.turns_P, num_lines),
+        RANK=mailbox.rank,
+        SIZE=len(mailbox.addresses_N),
+        NUM_PROGRAMS=NUM_PROGRAMS,
+        BOX_LINES=BOX_LINES,
+        LINES=cut.num_lines,
+        IS_PUSHED=is_pushed,
+        IS_SUMMED=is_summed,
+        HAS_PTX=not triton.knobs.runtime.interpret,
+        num_warps=cut.num_warps,
+        **launch_options(is_dependent and can_depend(x.device)),
+    )
+
+
+def all_reduce_ref(messages: list[torch.Tensor]) -> torch.Tensor:
+    """Return what all_reduce leaves on every rank, in plain PyTorch."""
+    total = messages[0].float()
+    for message in messages[1:]:
+        total = total + message.float()
+    return total.to(messages[0].dtype)

@@ -1,0 +1,87 @@
+"""Sums of random messages between torchrun's ranks, which fall behind each other at random.
+
+    torchrun --nproc-per-node 2 -m tests.gpu.rank_sums
+
+Integers, which bfloat16 adds exactly: every rank compares every sum, and fails where one is wrong. Launched
+once, then captured and replayed. Holds no tests.
+"""
+
+import random
+import time
+
+import torch
+
+from benchmarks.join_torchrun import join_torchrun
+from worker_svc.runner.cuda_graphs import CudaGraphs
+from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MOST_BYTES, SymmetricRanks, Way
+
+NUM_GRAPHS, NUM_MESSAGES, NUM_REPLAYS = 6, 60, 20
+MOST_CYCLES = 20_000
+MOST_SECONDS = 0.003
+SIZES_BYTES = (16, 2 << 10, 8 << 10, 100_000, 512 << 10, MOST_BYTES[Way.PUSHED])
+
+
+class Messages:
+    """The messages of one graph, as one rank has them."""
+
+    def __init__(self, seed: int, ranks: SymmetricRanks, device: torch.device) -> None:
+        """Draw them: sizes that all ranks share, delays of this one."""
+        self._ranks = ranks
+        shared, own = random.Random(seed), random.Random(f"{seed}/{ranks.rank}")
+        generator = torch.Generator(device).manual_seed(seed)
+        self._sources, self._sums, self._delays = [], [], list[int]()
+        for _ in range(NUM_MESSAGES):
+            most_lines = shared.choice(SIZES_BYTES) // ALIGNMENT_BYTES
+            dtype = shared.choice((torch.bfloat16, torch.float32))
+            num_numbers = shared.randint(1, most_lines) * ALIGNMENT_BYTES // dtype.itemsize
+            shape = (ranks.size, num_numbers)
+            numbers = torch.randint(-8, 9, shape, generator=generator, device=device).to(dtype)
+            self._sources.append(numbers[ranks.rank].clone())
+            # Summed twice, the second time what all ranks have the same.
+            self._sums.append(numbers.sum(0) * ranks.size)
+            self._delays.append(own.randint(0, MOST_CYCLES) if own.random() < 0.3 else 0)
+        self._out = [torch.empty_like(source) for source in self._sources]
+
+    def launch(self, _: str) -> None:
+        """Sum each, some behind a copy, others behind a kernel."""
+        for index, (source, out, cycles) in enumerate(
+            zip(self._sources, self._out, self._delays, strict=True)
+        ):
+            if cycles:
+                torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
+            if index % 2:
+                out.copy_(source)
+            else:
+                torch.mul(source, 1, out=out)
+            self._ranks.all_reduce_by(Way.PUSHED, out)
+            self._ranks.all_reduce_by(Way.PUSHED, out)
+
+    def check(self) -> None:
+        """Compare all sums, and forget them."""
+        for index, (out, total) in enumerate(zip(self._out, self._sums, strict=True)):
+            assert torch.equal(out, total), f"message {index}, {out.nbytes} bytes of {out.dtype}"
+            out.zero_()
+
+
+def main() -> None:
+    """Run all graphs."""
+    group = join_torchrun("cuda")
+    device = torch.device(group.device)
+    ranks, own = SymmetricRanks(device), random.Random(group.rank)
+    for seed in range(NUM_GRAPHS):
+        messages = Messages(seed, ranks, device)
+        graphs = CudaGraphs(messages.launch, device=device)
+        graphs.capture("")
+        messages.check()
+        for replay in range(NUM_REPLAYS):
+            time.sleep(own.uniform(0, MOST_SECONDS))
+            graphs.replay("")
+            # Between the others one replay follows the other at once.
+            if replay % 3 == 0:
+                messages.check()
+        messages.check()
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
