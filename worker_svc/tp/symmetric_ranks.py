@@ -84,7 +84,7 @@ class SymmetricRanks(DistributedRanks):
 
     def _open_mailbox(self, device: torch.device) -> Mailbox:
         own = _symmetric_memory.empty(mailbox_words(self.size), dtype=torch.int32, device=device)
-        memory = _symmetric_memory.rendezvous(own, self._group_name)
+        self._memory = memory = _symmetric_memory.rendezvous(own, self._group_name)
         everyones = [memory.get_buffer(rank, own.shape, own.dtype) for rank in range(self.size)]
         mailbox = make_mailbox(own, [one.data_ptr() for one in everyones], rank=self.rank)
         # In the stream's order: all are empty before anyone writes.
