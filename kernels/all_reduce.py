@@ -24,6 +24,7 @@ import triton
 from kernels.all_reduce_kernel import NUM_TURNS, all_reduce_kernel
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.line_words import EMPTY_WORD
+from kernels.row_squares import SQUARES_CHUNK, check_squares
 
 DTYPES = (torch.bfloat16, torch.float32)
 LINE_BYTES = 16
@@ -84,27 +85,41 @@ def can_sum(x: torch.Tensor) -> bool:
 
 
 def all_reduce(
-    x: torch.Tensor, mailbox: Mailbox, *, is_dependent: bool = False, cut: Cut | None = None
+    x: torch.Tensor,
+    mailbox: Mailbox,
+    *,
+    squares_RJ: torch.Tensor | None = None,
+    is_dependent: bool = False,
+    cut: Cut | None = None,
 ) -> None:
     """Replace x by its sum over all ranks. The kernel behind may start early.
 
     Args:
         x: can_sum takes it.
         mailbox: This rank's.
+        squares_RJ: takes the sum's sum_squares; x is rows of whole chunks then.
         is_dependent: let it start while the kernel before it runs, where the device can.
         cut: instead of choose_cut's.
     """
-    _launch(x, mailbox, is_pushed=True, is_summed=True, is_dependent=is_dependent, cut=cut)
+    _launch(
+        *(x, mailbox, squares_RJ),
+        is_pushed=True,
+        is_summed=True,
+        is_dependent=is_dependent,
+        cut=cut,
+    )
 
 
 def push(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
     """Do the first half of all_reduce: leave x with the peers."""
-    _launch(x, mailbox, is_pushed=True, is_summed=False, is_dependent=False, cut=cut)
+    _launch(x, mailbox, None, is_pushed=True, is_summed=False, is_dependent=False, cut=cut)
 
 
-def take_sum(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
+def take_sum(
+    x: torch.Tensor, mailbox: Mailbox, *, squares_RJ: torch.Tensor | None = None, cut: Cut | None = None
+) -> None:
     """Do the second half of all_reduce, once all ranks have pushed: it does not wait in the interpreter."""
-    _launch(x, mailbox, is_pushed=False, is_summed=True, is_dependent=False, cut=cut)
+    _launch(x, mailbox, squares_RJ, is_pushed=False, is_summed=True, is_dependent=False, cut=cut)
 
 
 def choose_cut(num_bytes: int) -> Cut:
@@ -120,6 +135,7 @@ def choose_cut(num_bytes: int) -> Cut:
 def _launch(
     x: torch.Tensor,
     mailbox: Mailbox,
+    squares_RJ: torch.Tensor | None,
     *,
     is_pushed: bool,
     is_summed: bool,
@@ -130,8 +146,12 @@ def _launch(
     num_programs = triton.cdiv(num_lines, cut.num_lines)
     if not can_sum(x) or cut.num_lines > BOX_LINES or num_programs > NUM_PROGRAMS:
         raise ValueError(f"{x.nbytes} bytes of {x.dtype} are no message of whole lines that fits {cut}")
+    if squares_RJ is not None:
+        check_squares(squares_RJ, *x.shape)
+        if x.shape[1] % SQUARES_CHUNK:
+            raise ValueError(f"rows of {x.shape[1]} are not whole chunks of {SQUARES_CHUNK}")
     all_reduce_kernel[(num_programs,)](
-        *(x, mailbox.addresses_N, mailbox.turns_P, num_lines),
+        *(x, mailbox.addresses_N, mailbox.turns_P, squares_RJ, num_lines),
         RANK=mailbox.rank,
         SIZE=len(mailbox.addresses_N),
         NUM_PROGRAMS=NUM_PROGRAMS,

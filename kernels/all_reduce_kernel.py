@@ -18,6 +18,7 @@ from kernels.line_words import (
     never_empty,
     store_line,
 )
+from kernels.row_squares import CHUNK
 
 NUM_TURNS = 3
 TURNS = tl.constexpr(NUM_TURNS)
@@ -28,6 +29,7 @@ def all_reduce_kernel(
     x_ptr,
     mailboxes_ptr,
     turns_ptr,
+    squares_ptr,
     num_lines,
     RANK: tl.constexpr,
     SIZE: tl.constexpr,
@@ -57,16 +59,47 @@ def all_reduce_kernel(
             mailbox = mailboxes[(RANK + step) % SIZE]
             store_line(mailbox + (line + RANK * BOX_LINES) * LINE_BYTES, is_line, own, HAS_PTX)
     if IS_SUMMED:
-        sums = tl.tuple([])
-        for rank in tl.static_range(SIZE):
-            words = own
-            if rank != RANK:
-                came_at = mailboxes[RANK] + (line + rank * BOX_LINES) * LINE_BYTES
-                words = await_line(came_at, is_line, HAS_PTX)
-                store_line(came_at, is_line, empty_line(LINES), HAS_PTX)
-            numbers = line_numbers(words, IS_HALVES)
-            sums = numbers if rank == 0 else add_numbers(sums, numbers, IS_HALVES)
-        store_line(x_at, is_line, line_words(sums, IS_HALVES), HAS_PTX)
+        sums = _take_sums(own, mailboxes[RANK], line, is_line, RANK, SIZE, BOX_LINES, IS_HALVES, HAS_PTX)
+        words = line_words(sums, IS_HALVES)
+        store_line(x_at, is_line, words, HAS_PTX)
+        if squares_ptr is not None:
+            _store_squares(squares_ptr, line_numbers(words, IS_HALVES), program, num_lines, LINES, IS_HALVES)
         # Behind the last warp's reading of it.
         tl.debug_barrier()
         tl.store(turns_ptr + program, turn + 1)
+
+
+@triton.jit
+def _take_sums(
+    own, mailbox, line, is_line,
+    RANK: tl.constexpr, SIZE: tl.constexpr, BOX_LINES: tl.constexpr,
+    IS_HALVES: tl.constexpr, HAS_PTX: tl.constexpr,
+):  # fmt: skip
+    """Return the sums of all ranks' numbers, in the order of the ranks; empty the boxes they came in."""
+    came, sums = tl.tuple([]), tl.tuple([])
+    for rank in tl.static_range(SIZE):
+        words = own
+        if rank != RANK:  # all are on their way before any is awaited
+            words = load_line(mailbox + (line + rank * BOX_LINES) * LINE_BYTES, is_line, HAS_PTX)
+        came = came + tl.tuple([words])
+    for rank in tl.static_range(SIZE):
+        words = came[rank]
+        if rank != RANK:
+            at = mailbox + (line + rank * BOX_LINES) * LINE_BYTES
+            words = await_line(at, words, HAS_PTX)
+            store_line(at, is_line, empty_line(own[0].shape[0]), HAS_PTX)
+        numbers = line_numbers(words, IS_HALVES)
+        sums = numbers if rank == 0 else add_numbers(sums, numbers, IS_HALVES)
+    return sums
+
+
+@triton.jit
+def _store_squares(squares_ptr, numbers, program, num_lines, LINES: tl.constexpr, IS_HALVES: tl.constexpr):
+    """Write the sums of squares of each SQUARES_CHUNK numbers: whole lines, as rows have whole chunks."""
+    CHUNK_LINES: tl.constexpr = CHUNK // 8 if IS_HALVES else CHUNK // 4
+    squares = tl.zeros((LINES,), tl.float32)
+    for i in tl.static_range(8 if IS_HALVES else 4):
+        squares += numbers[i] * numbers[i]
+    sums = tl.sum(tl.reshape(squares, (LINES // CHUNK_LINES, CHUNK_LINES)), 1)
+    chunk = program * (LINES // CHUNK_LINES) + tl.arange(0, LINES // CHUNK_LINES)
+    tl.store(squares_ptr + chunk, sums, mask=chunk * CHUNK_LINES < num_lines)

@@ -23,20 +23,19 @@ LOAD = tl.constexpr("""{
     .reg .pred is_line;
     setp.ne.s32 is_line, $5, 0;
     mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;
-    @is_line ld.global.v4.b32 {$0, $1, $2, $3}, [$4];
+    @is_line ld.volatile.global.v4.b32 {$0, $1, $2, $3}, [$4];
 }""")
 AWAIT = tl.constexpr("""{
     .reg .pred is_missing;
-    setp.ne.s32 is_missing, $5, 0;
-    mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 $2, 0; mov.b32 $3, 0;
-    @!is_missing bra has_come;
+    mov.b32 $0, $5; mov.b32 $1, $6; mov.b32 $2, $7; mov.b32 $3, $8;
 look_again:
-    ld.volatile.global.v4.b32 {$0, $1, $2, $3}, [$4];
     setp.eq.s32 is_missing, $0, -1;
     setp.eq.or.s32 is_missing, $1, -1, is_missing;
     setp.eq.or.s32 is_missing, $2, -1, is_missing;
     setp.eq.or.s32 is_missing, $3, -1, is_missing;
-    @is_missing bra look_again;
+    @!is_missing bra has_come;
+    ld.volatile.global.v4.b32 {$0, $1, $2, $3}, [$4];
+    bra look_again;
 has_come:
 }""")
 STORE = tl.constexpr("""{
@@ -50,20 +49,9 @@ STORE = tl.constexpr("""{
 @triton.jit
 def load_line(at, is_line, HAS_PTX: tl.constexpr):
     """Return the words at these addresses, 0 where there is no line."""
-    return _read(at, is_line, LOAD, HAS_PTX)
-
-
-@triton.jit
-def await_line(at, is_line, HAS_PTX: tl.constexpr):
-    """Return the words at these addresses once none of them is EMPTY."""
-    return _read(at, is_line, AWAIT, HAS_PTX)
-
-
-@triton.jit
-def _read(at, is_line, ASSEMBLY: tl.constexpr, HAS_PTX: tl.constexpr):
     if HAS_PTX:
         words = tl.inline_asm_elementwise(
-            ASSEMBLY,
+            LOAD,
             "=&r,=&r,=&r,=&r,l,r",
             [at, is_line.to(tl.int32)],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
@@ -75,6 +63,21 @@ def _read(at, is_line, ASSEMBLY: tl.constexpr, HAS_PTX: tl.constexpr):
         for i in tl.static_range(WORDS):
             word_at = at.to(tl.pointer_type(tl.int32)) + i
             words = words + tl.tuple([tl.load(word_at, mask=is_line, other=0)])
+    return words
+
+
+@triton.jit
+def await_line(at, words, HAS_PTX: tl.constexpr):
+    """Return the words at these addresses once none is EMPTY; given are those that lie there so far."""
+    if HAS_PTX:
+        words = tl.inline_asm_elementwise(
+            AWAIT,
+            "=&r,=&r,=&r,=&r,l,r,r,r,r",
+            [at, words[0], words[1], words[2], words[3]],
+            dtype=(tl.int32, tl.int32, tl.int32, tl.int32),
+            is_pure=False,
+            pack=1,
+        )
     return words
 
 

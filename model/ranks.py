@@ -23,11 +23,15 @@ class Ranks(Protocol):
     def size(self) -> int:
         """How many there are."""
 
-    def all_reduce(self, x: torch.Tensor) -> bool:
+    def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
         """Replace x, contiguous, by its sum over all ranks: the same bits on each of them.
 
+        Args:
+            x: This rank's summand.
+            squares: Takes the sum's squares, as kernels/row_squares.py sums them, where it can.
+
         Returns:
-            Whether the next kernel may start early, as kernels/dependent_launch.py does it.
+            Whether it could, and the next kernel may start early (kernels/dependent_launch.py).
         """
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
@@ -40,7 +44,7 @@ class OneRank:
     rank = 0
     size = 1
 
-    def all_reduce(self, x: torch.Tensor) -> bool:  # noqa: ARG002
+    def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
         """Leave x: it is the sum."""
         return False
 

@@ -16,7 +16,7 @@ import torch
 
 from kernels import small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
-from kernels.row_squares import num_sums, sum_squares
+from kernels.row_squares import SQUARES_CHUNK, num_sums, sum_squares
 from kernels.silu_mul import silu_mul
 from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
@@ -135,8 +135,10 @@ class ResidualStream:
         else:
             self._leave(projection, x_TI, way=way)
         if self._ranks.size > 1:
-            self._is_after_kernel = self._ranks.all_reduce(self.work.residual_TE)
-            self._has_squares = False
+            is_squared = way is Way.TILED and self.work.residual_TE.shape[1] % SQUARES_CHUNK == 0
+            squares_TJ = self.work.squares_TJ if is_squared else None
+            self._is_after_kernel = self._ranks.all_reduce(self.work.residual_TE, squares_TJ)
+            self._has_squares = is_squared and self._is_after_kernel
 
     def _leave(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Write the projection of x where the residual was."""

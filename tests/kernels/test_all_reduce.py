@@ -21,9 +21,11 @@ from kernels.all_reduce import (
     take_sum,
 )
 from kernels.line_words import EMPTY_WORD
+from kernels.row_squares import sum_squares_ref
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CUT = Cut(num_lines=4, num_warps=1)
+SQUARES_CUT = Cut(num_lines=16, num_warps=1)
 CANARY = 7.0
 
 
@@ -71,6 +73,17 @@ def test_turns_empty_what_they_took_and_may_differ_in_size() -> None:
     for mailbox in mailboxes:
         assert mailbox.turns_P[:4].tolist() == [5, 3, 3, 0]
         assert bool((mailbox.own_X == EMPTY_WORD).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sums_of_squares_are_those_of_the_sum(dtype: torch.dtype) -> None:
+    messages, mailboxes = [torch.randn(3, 64).to(DEVICE, dtype) for _ in range(2)], make_mailboxes(2)
+    squares_RJ = torch.full((4, 2), CANARY, device=DEVICE)
+    for message, mailbox in zip(messages, mailboxes, strict=True):
+        push(message, mailbox, cut=SQUARES_CUT)
+    take_sum(messages[0], mailboxes[0], squares_RJ=squares_RJ[:3], cut=SQUARES_CUT)
+    torch.testing.assert_close(squares_RJ[:3], sum_squares_ref(messages[0]))
+    assert squares_RJ[3].tolist() == [CANARY] * 2
 
 
 def test_a_rank_may_be_a_turn_ahead() -> None:

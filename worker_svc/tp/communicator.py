@@ -16,7 +16,7 @@ class DistributedRanks:
     def __init__(self) -> None:
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
 
-    def all_reduce(self, x: torch.Tensor) -> bool:
+    def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
         """Replace x by its sum over all ranks; no kernel may start early behind it."""
         distributed.all_reduce(x)
         return False

@@ -91,17 +91,17 @@ class SymmetricRanks(DistributedRanks):
         memory.barrier()
         return mailbox
 
-    def all_reduce(self, x: torch.Tensor) -> bool:
-        """Replace x by its sum over all ranks; return whether the next kernel may start early."""
+    def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+        """Replace x by its sum over all ranks; tell whether squares came, too, and a kernel may overlap."""
         is_fit = x.dtype in DTYPES and x.nbytes % ALIGNMENT_BYTES == 0 == x.data_ptr() % ALIGNMENT_BYTES
         way = choose_way(x.nbytes, self.size) if is_fit else Way.NCCL
-        self.all_reduce_by(way, x)
+        self.all_reduce_by(way, x, squares)
         return way is Way.PUSHED
 
-    def all_reduce_by(self, way: Way, x: torch.Tensor) -> None:
-        """Replace x by its sum over all ranks in a given way, which can take it."""
+    def all_reduce_by(self, way: Way, x: torch.Tensor, squares: torch.Tensor | None = None) -> None:
+        """Replace x by its sum over all ranks in a given way, which can take it; squares by PUSHED only."""
         if way is Way.PUSHED:
-            pushed.all_reduce(x, self.mailbox, is_dependent=True)
+            pushed.all_reduce(x, self.mailbox, squares_RJ=squares, is_dependent=True)
             return
         if way is Way.NCCL:
             super().all_reduce(x)
