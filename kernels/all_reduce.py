@@ -39,7 +39,7 @@ class Cut:
     """How a message is cut into programs: the same on all ranks."""
 
     num_lines: int
-    """Of a program; a power of two."""
+    """Of a program; a power of two, at most BOX_LINES."""
     num_warps: int
 
 

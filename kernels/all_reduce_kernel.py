@@ -64,8 +64,6 @@ def all_reduce_kernel(
         store_line(x_at, is_line, words, HAS_PTX)
         if squares_ptr is not None:
             _store_squares(squares_ptr, line_numbers(words, IS_HALVES), program, num_lines, LINES, IS_HALVES)
-        # Behind the last warp's reading of it.
-        tl.debug_barrier()
         tl.store(turns_ptr + program, turn + 1)
 
 
@@ -85,11 +83,15 @@ def _take_sums(
     for rank in tl.static_range(SIZE):
         words = came[rank]
         if rank != RANK:
-            at = mailbox + (line + rank * BOX_LINES) * LINE_BYTES
-            words = await_line(at, words, HAS_PTX)
-            store_line(at, is_line, empty_line(own[0].shape[0]), HAS_PTX)
+            words = await_line(mailbox + (line + rank * BOX_LINES) * LINE_BYTES, words, HAS_PTX)
         numbers = line_numbers(words, IS_HALVES)
         sums = numbers if rank == 0 else add_numbers(sums, numbers, IS_HALVES)
+    # All threads have seen what is emptied now; and the turn, before that is counted up.
+    tl.debug_barrier()
+    for rank in tl.static_range(SIZE):
+        if rank != RANK:
+            at = mailbox + (line + rank * BOX_LINES) * LINE_BYTES
+            store_line(at, is_line, empty_line(own[0].shape[0]), HAS_PTX)
     return sums
 
 

@@ -43,16 +43,11 @@ class Messages:
         self._out = [torch.empty_like(source) for source in self._sources]
 
     def launch(self, _: str) -> None:
-        """Sum each, some behind a copy, others behind a kernel."""
-        for index, (source, out, cycles) in enumerate(
-            zip(self._sources, self._out, self._delays, strict=True)
-        ):
+        """Sum each, behind the kernel that writes it."""
+        for source, out, cycles in zip(self._sources, self._out, self._delays, strict=True):
             if cycles:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
-            if index % 2:
-                out.copy_(source)
-            else:
-                torch.mul(source, 1, out=out)
+            torch.mul(source, 1, out=out)
             self._ranks.all_reduce_by(Way.PUSHED, out)
             self._ranks.all_reduce_by(Way.PUSHED, out)
 

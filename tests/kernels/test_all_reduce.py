@@ -3,13 +3,17 @@
 In Triton's interpreter, or on one GPU. That ranks wait for each other needs several GPUs: tests/gpu.
 """
 
+from random import Random
+
 import pytest
 import torch
 
 from kernels.all_reduce import (
+    BOX_LINES,
     DTYPES,
     LINE_BYTES,
     MOST_BYTES,
+    NUM_PROGRAMS,
     Cut,
     Mailbox,
     all_reduce_ref,
@@ -23,14 +27,20 @@ from kernels.all_reduce import (
 from kernels.line_words import EMPTY_WORD
 from kernels.row_squares import sum_squares_ref
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-CUT = Cut(num_lines=4, num_warps=1)
-SQUARES_CUT = Cut(num_lines=16, num_warps=1)
+CUT = Cut(num_lines=32, num_warps=1)
 CANARY = 7.0
+NUM_TURNS = 8
 
 
-def make_mailboxes(size: int) -> list[Mailbox]:
-    own = [torch.empty(mailbox_words(size), dtype=torch.int32, device=DEVICE) for _ in range(size)]
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    if (request.param == "cuda") != torch.cuda.is_available():
+        pytest.skip("the other kind of device runs this")
+    return str(request.param)
+
+
+def make_mailboxes(size: int, device: str) -> list[Mailbox]:
+    own = [torch.empty(mailbox_words(size), dtype=torch.int32, device=device) for _ in range(size)]
     addresses = [tensor.data_ptr() for tensor in own]
     return [make_mailbox(tensor, addresses, rank=rank) for rank, tensor in enumerate(own)]
 
@@ -42,32 +52,36 @@ def sum_messages(messages: list[torch.Tensor], mailboxes: list[Mailbox], cut: Cu
         take_sum(message, mailbox, cut=cut)
 
 
-def random_messages(size: int, num_lines: int, dtype: torch.dtype, *, seed: int = 0) -> list[torch.Tensor]:
+def random_messages(
+    size: int, num_lines: int, *, dtype: torch.dtype = torch.float32, device: str, seed: int = 0
+) -> list[torch.Tensor]:
     """Return one of each rank; the interpreter rounds to bfloat16 its own way, so no sum there needs it."""
     generator = torch.Generator().manual_seed(seed)
     shape = (size, num_lines * LINE_BYTES // dtype.itemsize)
     numbers = torch.randn(shape, generator=generator)
-    if dtype is torch.bfloat16 and DEVICE == "cpu":
+    if dtype is torch.bfloat16 and device == "cpu":
         numbers = torch.randint(-16, 16, shape, generator=generator) / 4
-    return list(numbers.to(DEVICE, dtype))
+    return list(numbers.to(device, dtype))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("size", "num_lines"), [(2, 1), (2, 9), (4, 5)])
-def test_all_ranks_have_the_reference_bit_by_bit(size: int, num_lines: int, dtype: torch.dtype) -> None:
-    messages, mailboxes = random_messages(size, num_lines, dtype), make_mailboxes(size)
+@pytest.mark.parametrize(("size", "num_lines"), [(2, 1), (2, 70), (4, 40)])
+def test_all_ranks_have_the_reference_bit_by_bit(
+    size: int, num_lines: int, dtype: torch.dtype, device: str
+) -> None:
+    messages = random_messages(size, num_lines, dtype=dtype, device=device)
     expected = all_reduce_ref(messages)
-    sum_messages(messages, mailboxes)
+    sum_messages(messages, make_mailboxes(size, device))
     for message in messages:
         assert torch.equal(message, expected)
 
 
-def test_turns_empty_what_they_took_and_may_differ_in_size() -> None:
-    mailboxes = make_mailboxes(2)
-    for turn, num_lines in enumerate((9, 3, 12, 1, 9)):
-        messages = random_messages(2, num_lines, torch.float32, seed=turn)
+def test_turns_empty_what_they_took_and_may_differ_in_size(device: str) -> None:
+    mailboxes = make_mailboxes(2, device)
+    for turn, num_lines in enumerate((70, 20, 96, 1, 70)):
+        messages = random_messages(2, num_lines, device=device, seed=turn)
         expected = all_reduce_ref(messages)
-        sum_messages(messages, mailboxes, cut=Cut(num_lines=8 if turn == 3 else 4, num_warps=1))
+        sum_messages(messages, mailboxes, cut=Cut(num_lines=64 if turn == 3 else 32, num_warps=1))
         assert torch.equal(messages[0], expected)
         assert torch.equal(messages[1], expected)
     for mailbox in mailboxes:
@@ -76,45 +90,57 @@ def test_turns_empty_what_they_took_and_may_differ_in_size() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_sums_of_squares_are_those_of_the_sum(dtype: torch.dtype) -> None:
-    messages, mailboxes = [torch.randn(3, 64).to(DEVICE, dtype) for _ in range(2)], make_mailboxes(2)
-    squares_RJ = torch.full((4, 2), CANARY, device=DEVICE)
+def test_sums_of_squares_are_those_of_the_sum(dtype: torch.dtype, device: str) -> None:
+    messages, mailboxes = [torch.randn(3, 192).to(device, dtype) for _ in range(2)], make_mailboxes(2, device)
+    squares_RJ = torch.full((4, 6), CANARY, device=device)
     for message, mailbox in zip(messages, mailboxes, strict=True):
-        push(message, mailbox, cut=SQUARES_CUT)
-    take_sum(messages[0], mailboxes[0], squares_RJ=squares_RJ[:3], cut=SQUARES_CUT)
+        push(message, mailbox, cut=CUT)
+    take_sum(messages[0], mailboxes[0], squares_RJ=squares_RJ[:3], cut=CUT)
     torch.testing.assert_close(squares_RJ[:3], sum_squares_ref(messages[0]))
-    assert squares_RJ[3].tolist() == [CANARY] * 2
+    assert squares_RJ[3].tolist() == [CANARY] * 6
 
 
-def test_a_rank_may_be_a_turn_ahead() -> None:
-    mailboxes = make_mailboxes(2)
-    first, second = (random_messages(2, 2, torch.float32, seed=seed) for seed in (1, 2))
-    expected = [all_reduce_ref(messages) for messages in (first, second)]
-    push(first[0], mailboxes[0], cut=CUT)
-    push(first[1], mailboxes[1], cut=CUT)
-    take_sum(first[0], mailboxes[0], cut=CUT)
-    push(second[0], mailboxes[0], cut=CUT)
-    take_sum(first[1], mailboxes[1], cut=CUT)
-    push(second[1], mailboxes[1], cut=CUT)
-    for rank in (1, 0):
-        take_sum(second[rank], mailboxes[rank], cut=CUT)
-        assert torch.equal(first[rank], expected[0])
-        assert torch.equal(second[rank], expected[1])
+@pytest.mark.parametrize("size", [2, 4])
+def test_ranks_may_be_ahead_of_each_other(size: int, device: str) -> None:
+    random, mailboxes = Random(size), make_mailboxes(size, device)
+    all_messages = [random_messages(size, 2, device=device, seed=turn) for turn in range(NUM_TURNS)]
+    expected = [all_reduce_ref(messages) for messages in all_messages]
+    num_pushed, num_taken = [0] * size, [0] * size
+    while min(num_taken) < NUM_TURNS:
+        # A rank pushes once its last turn has ended, and takes once all have pushed.
+        ready = [
+            rank
+            for rank in range(size)
+            if num_taken[rank] < min(num_pushed) or num_taken[rank] == num_pushed[rank] < NUM_TURNS
+        ]
+        rank = random.choice(ready)
+        messages = all_messages[num_taken[rank]]
+        if num_pushed[rank] == num_taken[rank]:
+            push(messages[rank], mailboxes[rank], cut=CUT)
+            num_pushed[rank] += 1
+        else:
+            take_sum(messages[rank], mailboxes[rank], cut=CUT)
+            num_taken[rank] += 1
+    for messages, total in zip(all_messages, expected, strict=True):
+        assert all(torch.equal(message, total) for message in messages)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_number_that_looks_like_nothing_stays_nan(dtype: torch.dtype) -> None:
-    messages = [torch.zeros(LINE_BYTES // dtype.itemsize, dtype=dtype, device=DEVICE) for _ in range(2)]
+def test_a_number_that_looks_like_nothing_stays_nan(dtype: torch.dtype, device: str) -> None:
+    messages = [torch.zeros(LINE_BYTES // dtype.itemsize, dtype=dtype, device=device) for _ in range(2)]
     messages[0].view(torch.int32)[1] = EMPTY_WORD
-    sum_messages(messages, make_mailboxes(2))
+    mailboxes = make_mailboxes(2, device)
+    push(messages[0], mailboxes[0], cut=CUT)
+    assert int((mailboxes[1].own_X != EMPTY_WORD).sum()) == LINE_BYTES // 4
+    sum_messages(messages, mailboxes)
     numbers = 4 // dtype.itemsize
     is_nan = [index // numbers == 1 for index in range(len(messages[0]))]
     assert messages[0].isnan().tolist() == messages[1].isnan().tolist() == is_nan
 
 
-def test_what_lies_behind_a_message_stays() -> None:
-    memory = [torch.full((16,), CANARY, device=DEVICE) for _ in range(2)]
-    sum_messages([numbers[4:8] for numbers in memory], make_mailboxes(2))
+def test_what_lies_behind_a_message_stays(device: str) -> None:
+    memory = [torch.full((16,), CANARY, device=device) for _ in range(2)]
+    sum_messages([numbers[4:8] for numbers in memory], make_mailboxes(2, device))
     assert memory[0].tolist() == memory[1].tolist() == [CANARY] * 4 + [2 * CANARY] * 4 + [CANARY] * 8
 
 
@@ -123,10 +149,11 @@ def test_only_whole_lines_are_messages() -> None:
     assert can_sum(numbers[:-4])
     assert not any(map(can_sum, (numbers, numbers[:3], numbers[1:5], numbers[:8:2], numbers[:4].half())))
     with pytest.raises(ValueError, match=r"12 bytes of torch\.float32 are no message"):
-        push(numbers[:3], make_mailboxes(2)[0])
+        push(numbers[:3], make_mailboxes(2, "cpu")[0])
 
 
 def test_every_size_has_a_cut_that_fits() -> None:
     for num_bytes in (LINE_BYTES, 2 << 10, 8 << 10, 100_000, 512 << 10, MOST_BYTES):
         cut = choose_cut(num_bytes)
-        assert num_bytes <= cut.num_lines * LINE_BYTES * 256
+        assert num_bytes <= cut.num_lines * LINE_BYTES * NUM_PROGRAMS
+        assert cut.num_lines <= BOX_LINES

@@ -25,8 +25,8 @@ SIZES = (2, 4, 8)
 DTYPES = (torch.bfloat16, torch.float32)
 ALIGNMENT_BYTES = 16
 BUFFER_BYTES = 2 << 20
-# Measured between two H200 by benchmarks/all_reduce.py; 4 and 8 ranks are not.
-MOST_PUSHED_BYTES = {2: 512 << 10, 4: 128 << 10, 8: 64 << 10}
+# Between two H200 as benchmarks/all_reduce.py measured them; 4 and 8 ranks are not measured, nor is PUSHED.
+MOST_PUSHED_BYTES = {2: 0, 4: 0, 8: 0}
 MOST_ONE_SHOT_BYTES = {2: 1 << 20, 4: 256 << 10, 8: 128 << 10}
 MOST_SUMMED_GATHER_BYTES = 32 << 10
 """What is gathered as a sum of zeros and one rank's numbers: two ranks' likeliest tokens of 2,048 rows."""
@@ -56,8 +56,11 @@ def choose_way(num_bytes: int, size: int) -> Way:
 
 def gather_as_sum(x: torch.Tensor, ranks: Ranks) -> torch.Tensor:
     """Return what all_gather returns, by all_reduce: exact, but for the sign of zeros."""
-    gathered = x.new_zeros((ranks.size, *x.shape))
+    gathered = x.new_empty((ranks.size, *x.shape))
     gathered[ranks.rank] = x
+    # Zeros last: a kernel, which a sum may overlap, where the copy is none.
+    gathered[: ranks.rank] = 0.0
+    gathered[ranks.rank + 1 :] = 0.0
     ranks.all_reduce(gathered)
     return gathered
 
@@ -85,20 +88,26 @@ class SymmetricRanks(DistributedRanks):
     def _open_mailbox(self, device: torch.device) -> Mailbox:
         own = _symmetric_memory.empty(mailbox_words(self.size), dtype=torch.int32, device=device)
         self._memory = memory = _symmetric_memory.rendezvous(own, self._group_name)
-        everyones = [memory.get_buffer(rank, own.shape, own.dtype) for rank in range(self.size)]
-        mailbox = make_mailbox(own, [one.data_ptr() for one in everyones], rank=self.rank)
+        begins = [memory.get_buffer(rank, own.shape, own.dtype).data_ptr() for rank in range(self.size)]
+        # Of what is shared: this tensor may lie behind it, on all ranks alike.
+        offset = own.data_ptr() - begins[self.rank]
+        mailbox = make_mailbox(own, [begin + offset for begin in begins], rank=self.rank)
         # In the stream's order: all are empty before anyone writes.
         memory.barrier()
         return mailbox
 
     def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
         """Replace x by its sum over all ranks; tell whether squares came, too, and a kernel may overlap."""
-        is_fit = x.dtype in DTYPES and x.nbytes % ALIGNMENT_BYTES == 0 == x.data_ptr() % ALIGNMENT_BYTES
+        is_fit = (
+            x.dtype in DTYPES
+            and x.nbytes
+            and x.nbytes % ALIGNMENT_BYTES == 0 == x.data_ptr() % ALIGNMENT_BYTES
+        )
         way = choose_way(x.nbytes, self.size) if is_fit else Way.NCCL
-        self.all_reduce_by(way, x, squares)
+        self.all_reduce_by(way, x, squares=squares)
         return way is Way.PUSHED
 
-    def all_reduce_by(self, way: Way, x: torch.Tensor, squares: torch.Tensor | None = None) -> None:
+    def all_reduce_by(self, way: Way, x: torch.Tensor, *, squares: torch.Tensor | None = None) -> None:
         """Replace x by its sum over all ranks in a given way, which can take it; squares by PUSHED only."""
         if way is Way.PUSHED:
             pushed.all_reduce(x, self.mailbox, squares_RJ=squares, is_dependent=True)
