@@ -16,8 +16,8 @@ _BURST_STREAMS = 8
 _BURST_SECONDS = 0.04
 """So many new streams within this time are a burst."""
 _BURST_ROUND_SECONDS = 0.004
-"""A flood of 1,000 streams is taken in after 0.88 to 1.03 s at 2 ms, and 0.60 to 0.75 s at 4 ms; 8 ms gain
-little more, and most streams get their first token later (benchmarks/split_cost.py, two cores of a Xeon).
+"""A flood of 1,000 streams is taken in after 0.70 s at 2 ms, 0.57 s at 4 ms. Half have their first token
+after 0.42 s and 0.56 s, all after 0.82 s and 0.81 s (benchmarks/split_cost.py, two idle cores of a Xeon).
 """
 _TIMER_MARGIN_SECONDS = 0.001
 """uvloop rounds timers to milliseconds; one that came early would have to be set again and again."""
