@@ -12,11 +12,15 @@ KIB = 1024
 @pytest.mark.parametrize(
     ("size", "num_kib", "way"),
     [
+        (2, 512, Way.PUSHED),
+        (2, 513, Way.ONE_SHOT),
         (2, 1024, Way.ONE_SHOT),
         (2, 1025, Way.TWO_SHOT),
         (2, 2049, Way.NCCL),
+        (4, 128, Way.PUSHED),
         (4, 256, Way.ONE_SHOT),
         (4, 257, Way.TWO_SHOT),
+        (8, 65, Way.ONE_SHOT),
         (8, 2048, Way.TWO_SHOT),
         (8, 2049, Way.NCCL),
     ],
