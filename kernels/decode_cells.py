@@ -1,9 +1,10 @@
 """What decode attention's kernels do with the cells of a context: find them, load them, attend to them.
 
 Attention is an online softmax. Its state is the weighted sum of V, the sum of the weights, and the
-exponent that both are relative to. Knows nothing about rows, splits or where queries come from.
+exponent that both are relative to. Weights are summed by place in their tile, as summing over a tile takes
+barriers. Knows nothing about rows, splits or where queries come from.
 
-Shapes: G heads of one KV head, padded to 16, D head dim (padded), P cells of a tile.
+Shapes: G heads of one KV head (padded), D head dim (padded), P cells of a tile.
 Source: FlashAttention (Dao et al., 2022) on paged tables (Kwon et al., 2023).
 """
 
@@ -44,16 +45,16 @@ def weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE: tl.const
 
 
 @triton.jit
-def add_tile(acc_GD, sum_G, weight_GP, value_PD, factor_G):
+def add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G):
     """Return the state's sums with a tile's added."""
     acc_GD = acc_GD * factor_G[:, None]
     acc_GD += tl.dot(weight_GP.to(value_PD.dtype), value_PD, input_precision="ieee")
-    return acc_GD, sum_G * factor_G + tl.sum(weight_GP, 1)
+    return acc_GD, sum_GP * factor_G[:, None] + weight_GP
 
 
 @triton.jit
 def attend_cells(
-    q_GD, acc_GD, sum_G, best_G, key_ptr, value_ptr, table_ptr, block, start, end, scale_log2, kv_head,
+    q_GD, acc_GD, sum_GP, best_G, key_ptr, value_ptr, table_ptr, block, start, end, scale_log2, kv_head,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -66,6 +67,6 @@ def attend_cells(
         key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
         weight_GP, best_G, factor_G = weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE)
         value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
-        acc_GD, sum_G = add_tile(acc_GD, sum_G, weight_GP, value_PD, factor_G)
+        acc_GD, sum_GP = add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G)
         block = next_block
-    return acc_GD, sum_G, best_G
+    return acc_GD, sum_GP, best_G

@@ -3,8 +3,7 @@
 In the order of the splits, so that a row's result depends on nothing but the row. Knows nothing about
 K, V or queries.
 
-Shapes: G heads of one KV head, padded to 16 (H: to a power of two), D head dim (padded), J splits of a
-row, C of them joined at once.
+Shapes: P cells of a tile, G heads of one KV head (padded), D head dim (padded), N = G * D numbers.
 Source: FlashDecoding (Dao et al., 2023).
 """
 
@@ -13,57 +12,79 @@ import triton.language as tl
 
 
 @triton.jit
-def _join_splits(
-    partial_ptr, lse_ptr, num_active,
-    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, CHUNK: tl.constexpr,
+def _load_results(
+    partial_ptr, lse_ptr, first, num_active, offset_N, g_N, mask_N,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Return out_GD of one row and KV head: its splits' results, weighted by their sums."""
-    g = tl.arange(0, GROUP_PADDED)
-    d = tl.arange(0, DIM_PADDED)
-    split = tl.arange(0, NUM_SPLITS)
-    lse_JG = tl.load(
-        lse_ptr + split[:, None] * GROUP + g[None, :],
-        mask=(split < num_active)[:, None] & (g < GROUP)[None, :],
-        other=float("-inf"),
-        cache_modifier=".cg",
-    )
-    # Padded heads have no result: 0 keeps their weights finite.
-    best_G = tl.where(g < GROUP, tl.max(lse_JG, 0), 0.0)
-    sum_G = tl.where(g < GROUP, tl.sum(tl.exp2(lse_JG - best_G[None, :]), 0), 1.0)
-    acc_GD = tl.zeros((GROUP_PADDED, DIM_PADDED), tl.float32)
-    for first in tl.static_range(0, NUM_SPLITS, CHUNK):
-        chunk = first + tl.arange(0, CHUNK)
-        index_CG = chunk[:, None] * GROUP + g[None, :]
-        mask_CG = (chunk < num_active)[:, None] & (g < GROUP)[None, :]
-        lse_CG = tl.load(lse_ptr + index_CG, mask=mask_CG, other=float("-inf"), cache_modifier=".cg")
-        weight_CG = tl.exp2(lse_CG - best_G[None, :]) / sum_G[None, :]
-        part_CGD = tl.load(
-            partial_ptr + index_CG[:, :, None] * HEAD_DIM + d[None, None, :],
-            mask=mask_CG[:, :, None] & (d < HEAD_DIM)[None, None, :],
-            other=0.0,
-            cache_modifier=".cg",
+    """Return a chunk of splits' results and their exponents. Other programs wrote them: not from L1."""
+    parts, lses = tl.tuple([]), tl.tuple([])
+    for index in tl.static_range(CHUNK):
+        split = first + index
+        part_ptr = partial_ptr + split * (GROUP * HEAD_DIM) + offset_N
+        is_in_N = mask_N & (split < num_active)
+        part_N = tl.load(part_ptr, mask=is_in_N, other=0.0, cache_modifier=".cg")
+        lse_N = tl.load(
+            lse_ptr + split * GROUP + g_N, mask=is_in_N, other=float("-inf"), cache_modifier=".cg"
         )
-        acc_GD += tl.sum(weight_CG[:, :, None] * part_CGD, 0)
-    return acc_GD
+        parts, lses = parts + tl.tuple([part_N]), lses + tl.tuple([lse_N])
+    return parts, lses
+
+
+@triton.jit
+def _join_splits(
+    out_ptr, partial_ptr, lse_ptr, num_active,
+    GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Write one row's heads of one KV head: its splits' results, weighted by their sums.
+
+    Each thread joins its own numbers: nothing passes between threads.
+    """
+    n = tl.arange(0, GROUP_PADDED * DIM_PADDED)
+    g_N, d_N = n // DIM_PADDED, n % DIM_PADDED
+    mask_N = (g_N < GROUP) & (d_N < HEAD_DIM)
+    offset_N = n
+    if DIM_PADDED != HEAD_DIM:
+        offset_N = g_N * HEAD_DIM + d_N
+    best_N = tl.full((GROUP_PADDED * DIM_PADDED,), float("-inf"), tl.float32)
+    sum_N = tl.full((GROUP_PADDED * DIM_PADDED,), 0.0, tl.float32)
+    acc_N = sum_N
+    for first in tl.range(0, num_active, CHUNK):
+        parts, lses = _load_results(
+            partial_ptr, lse_ptr, first, num_active, offset_N, g_N, mask_N, GROUP, HEAD_DIM, CHUNK
+        )
+        new_best_N = best_N
+        for index in tl.static_range(CHUNK):
+            new_best_N = tl.maximum(new_best_N, lses[index])
+        # Where there is no head, there is no result: 0 keeps its weights finite.
+        new_best_N = tl.where(mask_N, new_best_N, 0.0)
+        factor_N = tl.exp2(best_N - new_best_N)
+        sum_N, acc_N = sum_N * factor_N, acc_N * factor_N
+        for index in tl.static_range(CHUNK):
+            weight_N = tl.exp2(lses[index] - new_best_N)
+            sum_N += weight_N
+            acc_N += weight_N * parts[index]
+        best_N = new_best_N
+    result_N = acc_N / tl.where(mask_N, sum_N, 1.0)
+    tl.store(out_ptr + offset_N, result_N.to(out_ptr.dtype.element_ty), mask=mask_N)
 
 
 @triton.jit
 def leave_result(
-    acc_GD, sum_G, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
+    acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write the result where the row has one split; else leave it, and join all where it is the last."""
     partial_ptr += pair * (NUM_SPLITS * GROUP * HEAD_DIM)
     lse_ptr += pair * (NUM_SPLITS * GROUP)
-    dtype: tl.constexpr = out_ptr.dtype.element_ty
     g, d = tl.arange(0, acc_GD.shape[0]), tl.arange(0, acc_GD.shape[1])
     mask_GD = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
     offset_GD = g[:, None] * HEAD_DIM + d[None, :]
+    sum_G = tl.sum(sum_GP, 1)
     result_GD = acc_GD / sum_G[:, None]
     if num_active == 1:
-        tl.store(out_ptr + offset_GD, result_GD.to(dtype), mask=mask_GD)
+        tl.store(out_ptr + offset_GD, result_GD.to(out_ptr.dtype.element_ty), mask=mask_GD)
     else:
         tl.store(partial_ptr + split * GROUP * HEAD_DIM + offset_GD, result_GD, mask=mask_GD)
         tl.store(lse_ptr + split * GROUP + g, best_G + tl.log2(sum_G), mask=g < GROUP)
@@ -72,11 +93,8 @@ def leave_result(
         num_before = tl.atomic_add(counters_ptr + pair, 1, sem="acq_rel", scope="gpu")
         tl.debug_barrier()
         if num_before == num_active - 1:
-            joined_HD = _join_splits(
-                partial_ptr, lse_ptr, num_active, GROUP, GROUP_PADDED, HEAD_DIM, acc_GD.shape[1],
-                NUM_SPLITS, CHUNK,
+            _join_splits(
+                out_ptr, partial_ptr, lse_ptr, num_active, GROUP, GROUP_PADDED, HEAD_DIM, acc_GD.shape[1],
+                CHUNK,
             )  # fmt: skip
-            h = tl.arange(0, GROUP_PADDED)
-            mask_HD = (h < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
-            tl.store(out_ptr + h[:, None] * HEAD_DIM + d[None, :], joined_HD.to(dtype), mask=mask_HD)
             tl.store(counters_ptr + pair, 0)

@@ -50,15 +50,15 @@ def paged_decode_kernel(
         return
     q_GD = tl.load(q_ptr + row * q_stride + offset_GD, mask=mask_GD, other=0.0)
     table_ptr += lane * table_stride
-    acc_GD, sum_G, best_G = attend_cells(
+    acc_GD, sum_GP, best_G = attend_cells(
         q_GD,
         tl.zeros(q_GD.shape, tl.float32),
-        tl.zeros((q_GD.shape[0],), tl.float32),
+        tl.zeros((q_GD.shape[0], TILE), tl.float32),
         tl.full((q_GD.shape[0],), float("-inf"), tl.float32),
         key_ptr, value_ptr, table_ptr, load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE),
         start, end, scale_log2, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
     leave_result(
-        acc_GD, sum_G, best_G, out_row_ptr + kv_head * GROUP * HEAD_DIM, partial_ptr, lse_ptr, counters_ptr,
+        acc_GD, sum_GP, best_G, out_row_ptr + kv_head * GROUP * HEAD_DIM, partial_ptr, lse_ptr, counters_ptr,
         pair, split, tl.cdiv(seq_len, split_len), GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip

@@ -102,6 +102,8 @@ def _launch(
         cos_sin_PD.stride(0),
         block_table_LM.stride(0),
         config.min_split_tiles,
+        # As many as warps: each row of heads lies within one.
+        ROWS=max(triton.next_power_of_2(num_heads // key_cache_NSKD.shape[2]), config.num_warps),
         **launch_constants(key_cache_NSKD, num_heads, config),
         **launch_options(is_dependent and can_depend(qkv_BX.device)),
     )

@@ -13,7 +13,7 @@ it lets the next one start).
 
 Knows nothing about requests or graphs.
 
-Shapes: G heads of one KV head, padded to 16, D head dim (padded), P cells of a tile.
+Shapes: G heads of one KV head, padded to as many as warps, D head dim (padded), P cells of a tile.
 Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023); RoFormer (Su et al., 2021).
 """
 
@@ -35,45 +35,62 @@ def _load_pairs(at, d, mask, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def _rotate(x, partner, weight_ptr, cos, sin, d, eps, HEAD_DIM: tl.constexpr):
-    """Return heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
+def _load_norm(weight_ptr, g0, d, mask_GD, HEAD_DIM: tl.constexpr):
+    """Return the norm's weights as _load_pairs does, the same for each head; ones where there is no norm."""
+    weight_GD, partner_GD = 1.0, 1.0
     if weight_ptr is not None:
-        weight, partner_weight = _load_pairs(weight_ptr, d, d < HEAD_DIM, HEAD_DIM)
-        scale = 1.0 / tl.sqrt(tl.sum(x * x, 1) / HEAD_DIM + eps)[:, None]
-        x, partner = x * scale * weight, partner * scale * partner_weight
-    return x * cos + partner * sin
+        weight_GD, partner_GD = _load_pairs(weight_ptr + g0, d, mask_GD, HEAD_DIM)
+    return weight_GD, partner_GD
+
+
+@triton.jit
+def _rotate(x, norm, angle, eps, HEAD_DIM: tl.constexpr, HAS_NORM: tl.constexpr):
+    """Return heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
+    x_GD, partner_GD = x
+    if HAS_NORM:
+        scale_G1 = 1.0 / tl.sqrt(tl.sum(x_GD * x_GD, 1) / HEAD_DIM + eps)[:, None]
+        x_GD, partner_GD = x_GD * scale_G1 * norm[0], partner_GD * scale_G1 * norm[1]
+    return x_GD * angle[0] + partner_GD * angle[1]
 
 
 @triton.jit
 def _take_new_cell(
-    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head, has_cell, g,
+    qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head, has_cell,
     scale_log2, eps, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    DIM_PADDED: tl.constexpr,
+    GROUP_PADDED: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """Make the heads ready; return the queries, and attention's state with the new cell in it, or empty.
 
-    Where the program has the cell, store it, unless it is negative.
+    Where the program has the cell, store it, unless it is negative. What all heads share is loaded for
+    each of them: then no number changes its thread, which would take barriers.
     """
-    d = tl.arange(0, DIM_PADDED)[None, :]
-    is_dim, half_d = d < HEAD_DIM, d % (HEAD_DIM // 2)
+    g, d = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED)[None, :]
+    g0, half_d, mask_GD = g * 0, d % (HEAD_DIM // 2), (g < GROUP) & (d < HEAD_DIM)
+    q_norm = _load_norm(q_weight_ptr, g0, d, mask_GD, HEAD_DIM)
+    k_norm = _load_norm(k_weight_ptr, g0, d, mask_GD, HEAD_DIM)
+    cos_GD = tl.load(cos_sin_ptr + g0 + half_d, mask=mask_GD, other=0.0).to(tl.float32)
+    sin_GD = tl.load(cos_sin_ptr + HEAD_DIM // 2 + g0 + half_d, mask=mask_GD, other=0.0).to(tl.float32)
+    angle = (cos_GD, tl.where(d < HEAD_DIM // 2, -sin_GD, sin_GD))
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     new_ptr = qkv_ptr + (NUM_KV_HEADS * GROUP + kv_head) * HEAD_DIM
-    q_at, mask_GD = qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, (g < GROUP) & is_dim
-    q, q_partner = _load_pairs(q_at, d, mask_GD, HEAD_DIM)
-    k, k_partner = _load_pairs(new_ptr, d, is_dim, HEAD_DIM)
-    value = tl.load(new_ptr + NUM_KV_HEADS * HEAD_DIM + d, mask=is_dim, other=0.0)
-    cos = tl.load(cos_sin_ptr + half_d, mask=is_dim, other=0.0).to(tl.float32)
-    sin = tl.load(cos_sin_ptr + HEAD_DIM // 2 + half_d, mask=is_dim, other=0.0).to(tl.float32)
-    sin = tl.where(d < HEAD_DIM // 2, -sin, sin)
-    q_GD = _rotate(q, q_partner, q_weight_ptr, cos, sin, d, eps, HEAD_DIM).to(key_ptr.dtype.element_ty)
-    key = _rotate(k, k_partner, k_weight_ptr, cos, sin, d, eps, HEAD_DIM).to(key_ptr.dtype.element_ty)
+    q = _load_pairs(qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, d, mask_GD, HEAD_DIM)
+    k = _load_pairs(new_ptr + g0, d, mask_GD, HEAD_DIM)
+    value_1D = tl.load(new_ptr + NUM_KV_HEADS * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
+    q_GD = _rotate(q, q_norm, angle, eps, HEAD_DIM, q_weight_ptr is not None)
+    key_GD = _rotate(k, k_norm, angle, eps, HEAD_DIM, k_weight_ptr is not None)
+    q_GD, key_GD = q_GD.to(key_ptr.dtype.element_ty), key_GD.to(key_ptr.dtype.element_ty)
     at = (cell * NUM_KV_HEADS + kv_head) * HEAD_DIM + d
-    is_stored = is_dim & has_cell & (cell >= 0)
-    tl.store(key_ptr + at, key, mask=is_stored)
-    tl.store(value_ptr + at, value, mask=is_stored)
-    score_G = tl.sum(q_GD.to(tl.float32) * key.to(tl.float32), 1) * scale_log2
-    sum_G = tl.full(score_G.shape, 0.0, tl.float32) + tl.where(has_cell, 1.0, 0.0)
-    acc_GD = tl.full(q_GD.shape, 0.0, tl.float32) + tl.where(has_cell, value.to(tl.float32), 0.0)
-    return q_GD, acc_GD, sum_G, tl.where(has_cell, score_G, float("-inf"))
+    is_stored = (d < HEAD_DIM) & has_cell & (cell >= 0)
+    tl.store(key_ptr + g0 + at, key_GD, mask=is_stored & (g == 0))
+    tl.store(value_ptr + at, value_1D, mask=is_stored)
+    score_G = tl.sum(q_GD.to(tl.float32) * key_GD.to(tl.float32), 1) * scale_log2
+    is_first_GP = tl.full((GROUP_PADDED, TILE), 0, tl.int32) + tl.arange(0, TILE)[None, :] == 0
+    sum_GP = tl.where(is_first_GP & has_cell, 1.0, 0.0)
+    acc_GD = tl.full(q_GD.shape, 0.0, tl.float32) + tl.where(has_cell, value_1D.to(tl.float32), 0.0)
+    return q_GD, acc_GD, sum_GP, tl.where(has_cell, score_G, float("-inf"))
 
 
 @triton.jit
@@ -85,10 +102,10 @@ def _attend_split(
     PDL: tl.constexpr,
 ):  # fmt: skip
     """Return attention's state over cells [start, end), and the new one where the program has it."""
-    g = tl.arange(0, GROUP_PADDED)[:, None]
     q_GD = tl.full((GROUP_PADDED, DIM_PADDED), 0.0, key_ptr.dtype.element_ty)
     acc_GD = tl.full((GROUP_PADDED, DIM_PADDED), 0.0, tl.float32)
-    sum_G, best_G = tl.full((GROUP_PADDED,), 0.0, tl.float32), tl.full((GROUP_PADDED,), 0.0, tl.float32)
+    sum_GP = tl.full((GROUP_PADDED, TILE), 0.0, tl.float32)
+    best_G = tl.full((GROUP_PADDED,), 0.0, tl.float32)
     block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, tl.maximum(end, start + 1), TILE, num_stages=NUM_STAGES):
         next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
@@ -98,17 +115,15 @@ def _attend_split(
         key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
         value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
         if tile_start == start:
-            if PDL:
-                gdc_wait()
-                gdc_launch_dependents()
-            q_GD, acc_GD, sum_G, best_G = _take_new_cell(
+            q_GD, acc_GD, sum_GP, best_G = _take_new_cell(
                 qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head,
-                has_cell, g, scale_log2, eps, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED,
+                has_cell, scale_log2, eps, NUM_KV_HEADS, GROUP, HEAD_DIM, GROUP_PADDED, DIM_PADDED,
+                TILE, PDL,
             )  # fmt: skip
         weight_GP, best_G, factor_G = weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE)
-        acc_GD, sum_G = add_tile(acc_GD, sum_G, weight_GP, value_PD, factor_G)
+        acc_GD, sum_GP = add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G)
         block = next_block
-    return acc_GD, sum_G, best_G
+    return acc_GD, sum_GP, best_G
 
 
 @triton.jit(do_not_specialize=["min_tiles"])
@@ -117,7 +132,7 @@ def qkv_decode_kernel(
     lanes_ptr, seq_lens_ptr, out_ptr, partial_ptr, lse_ptr, counters_ptr,
     scale_log2, eps, qkv_stride, cos_sin_stride, table_stride, min_tiles,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr,
-    HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr,
+    ROWS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_SPLITS: tl.constexpr,
     CHUNK: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Attend to one split of one row's old cells, the last one to the new cell as well."""
@@ -139,13 +154,13 @@ def qkv_decode_kernel(
         tl.store(out_ptr + at, 0.0, mask=at < GROUP * HEAD_DIM)
         return
     start = split * split_len
-    acc_GD, sum_G, best_G = _attend_split(
+    acc_GD, sum_GP, best_G = _attend_split(
         qkv_ptr + row * qkv_stride, cos_sin_ptr + num_old.to(tl.int64) * cos_sin_stride, q_weight_ptr,
         k_weight_ptr, key_ptr, value_ptr, table_ptr + lane * table_stride, slot, kv_head,
         split == num_active - 1, start, tl.minimum(start + split_len, num_old), scale_log2, eps,
-        BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_DIM, max(GROUP_PADDED, 16), DIM_PADDED, TILE, NUM_STAGES, PDL,
+        BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, DIM_PADDED, TILE, NUM_STAGES, PDL,
     )  # fmt: skip
     leave_result(
-        acc_GD, sum_G, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
+        acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
         GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip
