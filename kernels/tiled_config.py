@@ -15,7 +15,9 @@ MAX_TILES = 512
 MAX_SPLIT_NUMBERS = 1 << 20
 """Of all sums that the splits of one launch leave, where choose_projection_tile chooses."""
 MOST_SPLIT_OUTPUTS = 2048
-"""More outputs make enough programs without splits."""
+"""More outputs make enough programs without splits, unless the weight is large."""
+LARGE_WEIGHT = 24 << 20
+"""Numbers, 48 MiB in bfloat16, which an H200's L2 cache does not hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,8 @@ class ProjectionTile:
     """Programs that share the inputs of one tile."""
     is_swapped: bool = False
     """Outputs are the larger side of a tensor core's product, of 64, and rows the other one."""
+    most_ahead: int = 1 << 20
+    """Most inputs of a tile whose weights the L2 cache is to read while the kernel in front runs."""
     is_tma: bool = True
     """Tiles are copied by the copy engine, where rows are aligned for it."""
 
@@ -77,6 +81,7 @@ def _tile(
     *,
     num_warps: int = 4,
     is_swapped: bool = False,
+    most_ahead: int = 1 << 20,
 ) -> ProjectionTile:
     block_rows, block_outputs, block_inputs = blocks
     return ProjectionTile(
@@ -87,6 +92,7 @@ def _tile(
         num_stages=num_stages,
         num_splits=num_splits,
         is_swapped=is_swapped,
+        most_ahead=most_ahead,
     )
 
 
@@ -135,6 +141,14 @@ _MORE_ROWS = _Tiles(
     long=_tile((64, 64, 64), 5),
     gated=_tile((128, 128, 64), 3, num_warps=8),
 )
+# By the most rows: tiles of a large weight of more inputs than outputs, such as 8B's down. us at 32 rows on
+# an H200, of 12288 inputs and of 6144: 29.0 and 17.1; with 128 inputs a step 30.2 and 18.3; read ahead as a
+# whole, which drives out of the cache what is not used yet, 35.1 and 19.2
+# (benchmarks/results/tensor_parallel_h200x2_202611.md).
+_LARGE_LONG = (
+    (16, _tile((16, 64, 256), 3, 2, is_swapped=True, most_ahead=128)),
+    (32, _tile((32, 64, 256), 3, 2, is_swapped=True, most_ahead=128)),
+)
 
 
 def choose_projection_tile(
@@ -146,7 +160,7 @@ def choose_projection_tile(
     can_split: bool = True,
     itemsize_bytes: int = 2,
 ) -> ProjectionTile:
-    """Return the launch's shape: what measured best at the nearest of Qwen3-0.6B's.
+    """Return the launch's shape: what measured best at the nearest of Qwen3-0.6B's, or of 8B's large ones.
 
     Args:
         num_outputs: of the result, so half of the weight's rows if gated.
@@ -157,8 +171,11 @@ def choose_projection_tile(
         itemsize_bytes: of one weight: tiles of more than two bytes are shorter.
     """
     tiles = next((tiles for tiles in _TABLE if num_rows <= tiles.most_rows), _MORE_ROWS)
+    is_large_long = num_outputs < num_inputs and num_outputs * num_inputs >= LARGE_WEIGHT
     if is_gated:
         tile = tiles.gated
+    elif is_large_long and can_split and num_rows <= _LARGE_LONG[-1][0]:
+        tile = next(tile for most_rows, tile in _LARGE_LONG if num_rows <= most_rows)
     elif num_outputs > MOST_SPLIT_OUTPUTS:
         tile = tiles.wide
     else:

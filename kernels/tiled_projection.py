@@ -41,6 +41,7 @@ def norm_linear(
     bias_O: torch.Tensor | None = None,
     is_normed: bool | None = None,
     squares_RJ: torch.Tensor | None = None,
+    workspace: ProjectionWorkspace | None = None,
     is_dependent: bool = False,
     tile: ProjectionTile | None = None,
 ) -> torch.Tensor:
@@ -55,6 +56,7 @@ def norm_linear(
         bias_O: added to the product.
         is_normed: whether there is a norm. None: where there is a norm's weight.
         squares_RJ: x's sums of squares, as linear_add and sum_squares write them. None: summed first.
+        workspace: for tiles whose inputs are split. None: such a tile is not chosen.
         is_dependent: let it start while the kernel before it runs, where the device can.
         tile: instead of choose_projection_tile's.
 
@@ -67,6 +69,7 @@ def norm_linear(
     return _launch(
         *(x_RI, norm_weight_I, weight_OI, bias_O, out_RO, eps),
         squares_RJ=_squares(x_RI, squares_RJ, is_dependent) if is_normed else None,
+        workspace=workspace,
         is_dependent=is_dependent,
         tile=tile,
     )
@@ -156,11 +159,13 @@ def _launch(
         num_inputs,
         num_rows=num_rows,
         is_gated=is_gated,
-        can_split=is_added,
+        can_split=is_added or workspace is not None,
         itemsize_bytes=x_RI.itemsize,
     )
     num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
     num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)
+    if is_gated and tile.num_splits > 1:
+        raise ValueError("gates and ups are not split")
     _check_tile(tile, squares_RJ, num_rows, num_outputs if is_added else num_inputs, is_added)
     space = _workspace(tile, workspace, num_tiles, x_RI.device)
     is_aligned = _is_aligned(x_RI) and _is_aligned(weight_OI)
@@ -191,6 +196,7 @@ def _constants(tile: ProjectionTile) -> dict[str, Any]:
         "BLOCK_I": tile.block_inputs,
         "SPLITS": tile.num_splits,
         "STAGES": tile.num_stages,
+        "MOST_AHEAD": tile.most_ahead,
         "IS_SWAPPED": tile.is_swapped,
         "num_warps": tile.num_warps,
     }
@@ -203,9 +209,7 @@ def _squares(x_RI: torch.Tensor, squares_RJ: torch.Tensor | None, is_dependent: 
 def _check_tile(
     tile: ProjectionTile, squares_RJ: torch.Tensor | None, num_rows: int, num_squared: int, is_added: bool
 ) -> None:
-    """Raise ValueError where a tile is not for this operation, or the squares do not fit."""
-    if tile.num_splits > 1 and not is_added:
-        raise ValueError("only linear_add splits its inputs")
+    """Raise ValueError where the squares do not fit, or a tile makes none."""
     if squares_RJ is not None:
         check_squares(squares_RJ, num_rows, num_squared)
         if is_added and tile.block_outputs % SQUARES_CHUNK:

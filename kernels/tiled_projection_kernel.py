@@ -44,18 +44,18 @@ def _read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.cons
 @triton.jit
 def _begin(
     weight_ptr, is_reading, first_column, first_inner,
-    I: tl.constexpr, O: tl.constexpr, BLOCK_O: tl.constexpr, NUM_INPUTS: tl.constexpr,  # noqa: E741
+    I: tl.constexpr, O: tl.constexpr, BLOCK_O: tl.constexpr, NUM_AHEAD: tl.constexpr,  # noqa: E741
     IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr,
 ):  # fmt: skip
-    """Have the L2 cache read a tile's weights, which are constants, then wait for the kernels in front."""
+    """Have the L2 cache read a tile's first weights, constants, then wait for the kernels in front."""
     gdc_launch_dependents()
     if IS_READ_AHEAD:
         ITEM_BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         first_ptr = weight_ptr + first_column.to(tl.int64) * I + first_inner
         num_columns = tl.where(is_reading, tl.minimum(O - first_column, BLOCK_O), 0)
-        _read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_INPUTS * ITEM_BYTES)
+        _read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
         if IS_GATED:
-            _read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_INPUTS * ITEM_BYTES)
+            _read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
     gdc_wait()
 
 
@@ -125,11 +125,12 @@ def tiled_projection_kernel(
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, IS_SWAPPED: tl.constexpr, IS_TMA: tl.constexpr, IS_READ_AHEAD: tl.constexpr,
-    IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
+    MOST_AHEAD: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_O outputs of BLOCK_R rows, over one split of the inputs."""
     IS_WHOLE: tl.constexpr = I % (SPLITS * BLOCK_I) == 0
     NUM_INPUTS: tl.constexpr = (I + SPLITS * BLOCK_I - 1) // (SPLITS * BLOCK_I) * BLOCK_I
+    NUM_AHEAD: tl.constexpr = MOST_AHEAD if MOST_AHEAD < NUM_INPUTS else NUM_INPUTS
     num_row_blocks = tl.cdiv(num_rows, BLOCK_R)
     # Programs that share weights are neighbours.
     row_block, column_block = tl.program_id(0) % num_row_blocks, tl.program_id(0) // num_row_blocks
@@ -137,7 +138,7 @@ def tiled_projection_kernel(
     first_row, first_column, first_inner = row_block * BLOCK_R, column_block * BLOCK_O, split * NUM_INPUTS
     if PDL:
         _begin(
-            weight_ptr, row_block == 0, first_column, first_inner, I, O, BLOCK_O, NUM_INPUTS,
+            weight_ptr, row_block == 0, first_column, first_inner, I, O, BLOCK_O, NUM_AHEAD,
             IS_READ_AHEAD and IS_WHOLE, IS_GATED,
         )  # fmt: skip
     row, column = first_row + tl.arange(0, BLOCK_R), first_column + tl.arange(0, BLOCK_O)

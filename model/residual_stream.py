@@ -146,17 +146,12 @@ class ResidualStream:
         if way is Way.CUBLAS:
             projection(x_TI, residual_TE)
             return
-        kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
-        kernels.norm_linear(
-            x_TI,
-            None,
-            weight_OI,
-            self._eps,
-            out=residual_TE,
-            bias_O=bias_O,
-            is_normed=False,
-            is_dependent=True,
-        )
+        options: dict[str, Any] = {"bias_O": bias_O, "is_normed": False, "is_dependent": True}
+        if way is Way.FEW_ROWS:
+            small_batch.norm_linear(x_TI, None, weight_OI, self._eps, residual_TE, **options)
+        else:
+            options["workspace"] = self.work.splits
+            tiled_projection.norm_linear(x_TI, None, weight_OI, self._eps, residual_TE, **options)
 
     def _add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x to the residual."""

@@ -20,6 +20,7 @@ from kernels.tiled_projection import linear_add, norm_gate_up_silu, norm_linear
 EPS = 1e-6
 CANARY = 7.0
 SHAPES = [(4096, 1024), (1024, 2048), (2048, 3072)]
+LARGE_SHAPES = [(4096, 12288), (4096, 6144)]
 TILE = ProjectionTile(block_rows=16, block_outputs=32, block_inputs=32, is_tma=False)
 # Rows, inputs and outputs: whole blocks; and no block is whole, nor are rows aligned for the copy engine.
 WHOLE, ODD = (18, 128, 64), (17, 100, 74)
@@ -59,6 +60,27 @@ def test_norm_and_gated_projection(place: Any, tile: ProjectionTile, size: tuple
     x, norm_weight, weight, _ = _tensors(place, *size)
     out = norm_gate_up_silu(x, norm_weight, weight, EPS, tile=tile)
     _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
+
+
+@pytest.mark.parametrize(("tile", "size"), TILED_SIZES[:2])
+def test_a_projection_whose_inputs_are_split(
+    place: Any, tile: ProjectionTile, size: tuple[int, int, int]
+) -> None:
+    x, norm_weight, weight, bias = _tensors(place, *size)
+    workspace = make_projection_workspace(num_numbers=2**16, device=place.device)
+    split = replace(tile, num_splits=3, block_inputs=16, most_ahead=16)
+    out = norm_linear(x, norm_weight, weight, EPS, bias_O=bias, workspace=workspace, tile=split)
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS, bias_O=bias))
+    assert not workspace.counters_X.any()
+
+
+def test_a_projection_is_split_where_there_is_a_workspace(place: Any) -> None:
+    x, _, weight, _ = _tensors(place, 2, 64, 32)
+    workspace = make_projection_workspace(num_numbers=2**12, device=place.device)
+    workspace.partial_X.fill_(CANARY)
+    out = norm_linear(x, None, weight, EPS, workspace=workspace)
+    _assert_close(place, out, norm_linear_ref(x, None, weight, EPS))
+    assert (workspace.partial_X != CANARY).any()
 
 
 @pytest.mark.parametrize("num_splits", [1, 3])
@@ -142,12 +164,11 @@ def test_a_chain_started_early_gives_the_same(place: Any) -> None:
         ("no rows", r"x must have rows and inputs, but has \(0, 64\)"),
         ("weight", r"weight must be contiguous, of \(32, 64\)"),
         ("out", r"out must have \(2, 32\)"),
-        ("splits", "only linear_add splits its inputs"),
         ("squares", r"contiguous float32 of \(2, 2\), but are torch.float32 of \(2, 1\)"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> None:
-    x, weight, out, tile = torch.zeros(2, 64), torch.zeros(32, 64), torch.zeros(2, 32), TILE
+    x, weight, out = torch.zeros(2, 64), torch.zeros(32, 64), torch.zeros(2, 32)
     squares = None
     if change == "no rows":
         x = x[:0]
@@ -155,12 +176,16 @@ def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> Non
         weight = torch.zeros(64, 32).t()
     elif change == "out":
         out = out[:, 1:]
-    elif change == "splits":
-        tile = replace(TILE, num_splits=2)
     else:
         squares = torch.zeros(2, 1)
     with pytest.raises(ValueError, match=message):
-        norm_linear(x, None, weight, EPS, out=out, is_normed=True, squares_RJ=squares, tile=tile)
+        norm_linear(x, None, weight, EPS, out=out, is_normed=True, squares_RJ=squares, tile=TILE)
+
+
+def test_gates_and_ups_are_not_split() -> None:
+    x, weight = torch.zeros(2, 64), torch.zeros(64, 64)
+    with pytest.raises(ValueError, match="gates and ups are not split"):
+        norm_gate_up_silu(x, None, weight, EPS, tile=replace(TILE, num_splits=2))
 
 
 def test_a_workspace_that_is_too_small_is_refused() -> None:
@@ -192,9 +217,23 @@ def test_tiles_by_rows_and_shape() -> None:
     assert choose_projection_tile(4096, 1024, num_rows=10**6).block_rows == 128
 
 
+def test_a_large_weight_of_many_inputs_has_tiles_of_its_own() -> None:
+    for size in LARGE_SHAPES:
+        few, some, more = (choose_projection_tile(*size, num_rows=num_rows) for num_rows in (1, 32, 33))
+        assert (few.block_rows, some.block_rows) == (16, 32)
+        assert few == replace(some, block_rows=16)
+        assert (some.block_outputs, some.block_inputs, some.num_stages) == (64, 256, 3)
+        assert (some.num_splits, some.is_swapped, some.most_ahead) == (2, True, 128)
+        assert more == choose_projection_tile(4096, 1024, num_rows=33)
+        alone = choose_projection_tile(*size, num_rows=32, can_split=False)
+        assert alone == choose_projection_tile(4096, 1024, num_rows=32)
+    wide = choose_projection_tile(12288, 4096, num_rows=32)
+    assert wide == choose_projection_tile(4096, 1024, num_rows=32)
+
+
 def test_every_tile_makes_squares_and_fits_the_workspace() -> None:
     for num_rows in (1, 16, 17, 64, 65, 128, 129, 256, 257, 4096):
-        for num_outputs, num_inputs in SHAPES:
+        for num_outputs, num_inputs in SHAPES + LARGE_SHAPES:
             tile = choose_projection_tile(num_outputs, num_inputs, num_rows=num_rows)
             assert tile.block_outputs % SQUARES_CHUNK == 0
             if tile.num_splits > 1:
