@@ -13,10 +13,10 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.fresh_prefill_kernel import fresh_prefill_kernel
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
 from kernels.paged_prefill_kernel import paged_prefill_kernel
 from kernels.prefill_tiles import (
-    PrefillConfig,
     PrefillTiles,
     choose_prefill_config,
     make_prefill_tiles,
@@ -81,9 +81,9 @@ def paged_prefill(
     tokens_per_tile(tiles.config, group)
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_THD)
-    if len(tiles.tiles_I2):
-        rows = (block_table_LM, lanes_R, cu_seqlens_q, seq_lens_R, tiles.tiles_I2, out)
-        _launch((q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale, config=tiles.config, fresh=fresh)
+    if len(tiles.tiles_I4):
+        rows = (block_table_LM, lanes_R, seq_lens_R, tiles.tiles_I4, out)
+        _launch((q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale, tiles=tiles, fresh=fresh)
     return out
 
 
@@ -93,28 +93,38 @@ def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
     return head_bytes % 16 == 0 and row_bytes % 16 == 0 and qkv_TX.data_ptr() % 16 == 0
 
 
-def _launch(tensors, rows, scale: float, *, config: PrefillConfig, fresh: FreshRows | None) -> None:
-    q_THD, key_cache_NSKD, _ = tensors
+def _launch(tensors, rows, scale: float, *, tiles: PrefillTiles, fresh: FreshRows | None) -> None:
+    (q_THD, key_cache_NSKD, _), config = tensors, tiles.config
     block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
+    dim_padded = max(16, triton.next_power_of_2(head_dim))
     keys, values = None, None
     if fresh is not None:
-        tile = [config.fresh_tile_size, max(16, triton.next_power_of_2(head_dim))]
+        tile = [config.fresh_tile_size, dim_padded]
         keys, values = (TensorDescriptor.from_tensor(side, tile) for side in (fresh.key_TX, fresh.value_TX))
-    paged_prefill_kernel[(num_kv_heads, len(rows[4]))](
+    constants = {
+        "NUM_KV_HEADS": num_kv_heads,
+        "GROUP": q_THD.shape[1] // num_kv_heads,
+        "HEAD_DIM": head_dim,
+        "DIM_PADDED": dim_padded,
+        "NUM_QUERIES": config.num_queries,
+        "FRESH_TILE": config.fresh_tile_size,
+        "NUM_STAGES": config.num_stages,
+        "num_warps": config.num_warps,
+    }
+    grid, scale_log2, (*_, tiles_I4, out) = (num_kv_heads, len(tiles.tiles_I4)), scale * LOG2_E, rows
+    if fresh is not None and not tiles.has_old:
+        fresh_prefill_kernel[grid](
+            q_THD, keys, values, tiles_I4, out, scale_log2, q_THD.stride(0), **constants
+        )
+        return
+    paged_prefill_kernel[grid](
         *(*tensors, keys, values, *rows),
-        scale * LOG2_E,
+        scale_log2,
         q_THD.stride(0),
         rows[0].stride(0),
         BLOCK_SIZE=block_size,
-        NUM_KV_HEADS=num_kv_heads,
-        GROUP=q_THD.shape[1] // num_kv_heads,
-        HEAD_DIM=head_dim,
-        DIM_PADDED=max(16, triton.next_power_of_2(head_dim)),
-        NUM_QUERIES=config.num_queries,
         TILE=config.tile_size,
-        FRESH_TILE=config.fresh_tile_size,
-        NUM_STAGES=config.num_stages,
-        num_warps=config.num_warps,
+        **constants,
     )
 
 

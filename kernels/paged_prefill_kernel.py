@@ -99,7 +99,7 @@ def _attend_all_cached(
 
 
 @triton.jit
-def _attend_all_fresh(
+def attend_all_fresh(
     q_QD, acc_QD, sum_Q, best_Q, query_Q, keys, values, first_token, num_seen_by_all, num_seen, scale_log2,
     kv_head, HEAD_DIM: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
@@ -116,9 +116,37 @@ def _attend_all_fresh(
 
 
 @triton.jit
+def load_queries(
+    q_ptr, tile_ptr, q_stride, kv_head, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr,
+):  # fmt: skip
+    """Return a tile's queries, their numbers among the row's new tokens, where output goes, and which count.
+
+    Also what the tile list says: the tile's first new token, the row's first among all, how many it has.
+    """
+    TOKENS: tl.constexpr = NUM_QUERIES // GROUP
+    first_query, first_token, query_len = tl.load(tile_ptr + 1), tl.load(tile_ptr + 2), tl.load(tile_ptr + 3)
+    q, d = tl.arange(0, NUM_QUERIES), tl.arange(0, DIM_PADDED)
+    query_Q = first_query + q // GROUP
+    token_Q = first_token.to(tl.int64) + query_Q
+    head_Q = kv_head * GROUP + q % GROUP
+    is_in_Q = query_Q < query_len
+    if NUM_QUERIES % GROUP:
+        is_in_Q = is_in_Q & (q < TOKENS * GROUP)
+    mask_QD = is_in_Q[:, None]
+    if HEAD_DIM < DIM_PADDED:
+        mask_QD = mask_QD & (d < HEAD_DIM)[None, :]
+    q_QD = tl.load(
+        q_ptr + (token_Q * q_stride + head_Q * HEAD_DIM)[:, None] + d[None, :], mask=mask_QD, other=0.0
+    )
+    out_offset_QD = (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
+    return q_QD, query_Q, out_offset_QD, mask_QD, first_query, first_token, query_len
+
+
+@triton.jit
 def paged_prefill_kernel(
-    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, cu_seqlens_ptr,
-    seq_lens_ptr, tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
+    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, seq_lens_ptr,
+    tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -126,22 +154,15 @@ def paged_prefill_kernel(
     """Compute one tile of the list, some of one row's tokens, for one KV head's group."""
     TOKENS: tl.constexpr = NUM_QUERIES // GROUP
     HAS_FRESH: tl.constexpr = fresh_keys is not None
-    kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 2 * tl.program_id(1)
-    row, first_query = tl.load(tile_ptr), tl.load(tile_ptr + 1)
+    kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 4 * tl.program_id(1)
+    row = tl.load(tile_ptr)
     if row < 0:  # padding
         return
-    first_token = tl.load(cu_seqlens_ptr + row)
-    query_len = tl.load(cu_seqlens_ptr + row + 1) - first_token
-    seq_len = tl.load(seq_lens_ptr + row)
-    num_old = seq_len - query_len
-    q, d = tl.arange(0, NUM_QUERIES), tl.arange(0, DIM_PADDED)
-    query_Q = first_query + q // GROUP
+    q_QD, query_Q, out_offset_QD, mask_QD, first_query, first_token, query_len = load_queries(
+        q_ptr, tile_ptr, q_stride, kv_head, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED, NUM_QUERIES
+    )
+    num_old = tl.load(seq_lens_ptr + row) - query_len
     position_Q = num_old + query_Q
-    token_Q = first_token.to(tl.int64) + query_Q
-    head_Q = kv_head * GROUP + q % GROUP
-    mask_QD = ((q < TOKENS * GROUP) & (query_Q < query_len))[:, None] & (d < HEAD_DIM)[None, :]
-    q_at = q_ptr + (token_Q * q_stride + head_Q * HEAD_DIM)[:, None] + d[None, :]
-    q_QD = tl.load(q_at, mask=mask_QD, other=0.0)
     acc_QD = tl.zeros((NUM_QUERIES, DIM_PADDED), tl.float32)
     sum_Q = tl.zeros((NUM_QUERIES,), tl.float32)
     best_Q = tl.full((NUM_QUERIES,), float("-inf"), tl.float32)
@@ -153,9 +174,8 @@ def paged_prefill_kernel(
         scale_log2, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
     )  # fmt: skip
     if HAS_FRESH:
-        acc_QD, sum_Q, best_Q = _attend_all_fresh(
+        acc_QD, sum_Q, best_Q = attend_all_fresh(
             q_QD, acc_QD, sum_Q, best_Q, query_Q, fresh_keys, fresh_values, first_token, first_query + 1,
             num_new, scale_log2, kv_head, HEAD_DIM, FRESH_TILE, NUM_STAGES,
         )  # fmt: skip
-    out_at = out_ptr + (token_Q * NUM_KV_HEADS * GROUP + head_Q)[:, None] * HEAD_DIM + d[None, :]
-    tl.store(out_at, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)
+    tl.store(out_ptr + out_offset_QD, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)

@@ -35,10 +35,12 @@ class PrefillConfig:
 class PrefillTiles:
     """Which tile of which row each program of a launch computes."""
 
-    tiles_I2: torch.Tensor
-    """int32, from prefill_tiles: row and first token. A captured launch reads it at each replay."""
+    tiles_I4: torch.Tensor
+    """int32, from prefill_tiles. A captured launch reads it at each replay."""
     config: PrefillConfig
     """Whose tiles they are."""
+    has_old: bool = True
+    """Whether rows may have cells from before this step."""
 
 
 def make_prefill_tiles(
@@ -52,12 +54,13 @@ def make_prefill_tiles(
         config: the launch's.
         group: query heads a KV head.
     """
-    tiles = prefill_tiles(
-        np.diff(cu_seqlens_q.cpu().numpy()),
-        seq_lens_R.cpu().numpy(),
-        tokens_per_tile=tokens_per_tile(config, group),
+    bounds, seq_lens = cu_seqlens_q.cpu().numpy(), seq_lens_R.cpu().numpy()
+    tiles = prefill_tiles(bounds, seq_lens, tokens_per_tile=tokens_per_tile(config, group))
+    return PrefillTiles(
+        tiles_I4=torch.from_numpy(tiles).to(cu_seqlens_q.device),
+        config=config,
+        has_old=bool((seq_lens != np.diff(bounds)).any()),
     )
-    return PrefillTiles(tiles_I2=torch.from_numpy(tiles).to(cu_seqlens_q.device), config=config)
 
 
 def tokens_per_tile(config: PrefillConfig, group: int) -> int:
@@ -103,19 +106,21 @@ def next_power_of_2(number: int) -> int:
 
 
 def prefill_tiles(
-    query_lens: Int32Array, seq_lens: Int32Array, *, tokens_per_tile: int, num_tiles: int | None = None
+    bounds: Int32Array, seq_lens: Int32Array, *, tokens_per_tile: int, num_tiles: int | None = None
 ) -> Int32Array:
-    """Return (I, 2): each tile's row, and its first token counted from the row's first new one.
+    """Return (I, 4): each tile's row, its first token, where the row's new tokens begin, how many they are.
 
+    The first token is counted from the row's first new one. A program asks for all four at once.
     Rows with the longest context come first, and of a row its last tile: the last to start are then
     short, and a row's tiles run together and find its K and V in the L2 cache.
 
     Args:
-        query_lens: (R,): new tokens of each row.
+        bounds: (R + 1,): where each row's new tokens begin among all, and where the last one's end.
         seq_lens: (R,): context length of each row, its new tokens included.
         tokens_per_tile: of one program, at least 1.
-        num_tiles: I: what is over is padding, of row -1. None: as many as there are.
+        num_tiles: I: what is over is padding, of row -1 and without tokens. None: as many as there are.
     """
+    query_lens = np.diff(bounds)
     tiles_per_row = -(-query_lens // tokens_per_tile)
     num_real = int(tiles_per_row.sum())
     num_tiles = num_real if num_tiles is None else num_tiles
@@ -124,7 +129,11 @@ def prefill_tiles(
     first_of_row = np.repeat(np.cumsum(tiles_per_row) - tiles_per_row, tiles_per_row)
     first_token = (np.arange(num_real) - first_of_row) * tokens_per_tile
     order = np.lexsort((-first_token, row, -seq_lens[row]))
-    tiles = np.full((num_tiles, 2), PADDING_ROW, np.int32)
-    tiles[:num_real, 0] = row[order]
+    row = row[order]
+    tiles = np.zeros((num_tiles, 4), np.int32)
+    tiles[:num_real, 0] = row
+    tiles[num_real:, 0] = PADDING_ROW
     tiles[:num_real, 1] = first_token[order]
+    tiles[:num_real, 2] = bounds[row]
+    tiles[:num_real, 3] = query_lens[row]
     return tiles

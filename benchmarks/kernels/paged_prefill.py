@@ -21,7 +21,7 @@ from torch.nn.functional import scaled_dot_product_attention
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu_timing import Launch, describe_card, graph_microseconds, matmul_ceiling
-from kernels.paged_prefill import paged_prefill
+from kernels.paged_prefill import FreshRows, paged_prefill
 from kernels.prefill_tiles import PrefillConfig, choose_prefill_config, make_prefill_tiles
 
 HEADS, KV_HEADS, HEAD_DIM = 16, 8, 128
@@ -104,6 +104,30 @@ def our_launch(inputs: Inputs, config: PrefillConfig) -> Launch:
     )
 
 
+def fresh_launch(inputs: Inputs, config: PrefillConfig) -> Launch | None:
+    """Return our launch over new prompts, K and V where a projection leaves them; None for other rows."""
+    if not torch.equal(inputs.bounds_q, inputs.bounds_k):
+        return None
+    sizes = [heads * HEAD_DIM for heads in (HEADS, KV_HEADS, KV_HEADS)]
+    rows_TX = torch.randn(len(inputs.q_THD), sum(sizes), device="cuda").bfloat16()
+    _, key_TX, value_TX = torch.split(rows_TX, sizes, 1)
+    out = torch.empty_like(inputs.q_THD)
+    lanes = torch.arange(len(inputs.seq_lens_B), dtype=torch.int32, device="cuda")
+    tiles = make_prefill_tiles(inputs.bounds_q, inputs.seq_lens_B, config=config, group=HEADS // KV_HEADS)
+    return lambda: paged_prefill(
+        inputs.q_THD,
+        *inputs.caches,
+        inputs.table_BM,
+        lanes,
+        inputs.bounds_q,
+        inputs.seq_lens_B,
+        HEAD_DIM**-0.5,
+        out=out,
+        tiles=tiles,
+        fresh=FreshRows(key_TX=key_TX, value_TX=value_TX),
+    )
+
+
 def flash_launch(inputs: Inputs) -> Launch | None:
     """Return flash-attn's launch; None where it cannot."""
     try:
@@ -176,6 +200,15 @@ def run_chosen(case: Case, block_size: int, *, ceiling: float) -> None:
     )
     ours = graph_microseconds([our_launch(inputs, config) for inputs in sets])
     tell(case, name_of(config), block_size=block_size, microseconds=ours, ceiling=ceiling)
+    fresh = [launch for inputs in sets if (launch := fresh_launch(inputs, config))]
+    if fresh:
+        tell(
+            case,
+            "new prompts",
+            block_size=block_size,
+            microseconds=graph_microseconds(fresh),
+            ceiling=ceiling,
+        )
     flash = [launch for inputs in sets if (launch := flash_launch(inputs))]
     if flash:
         tell(

@@ -1,5 +1,6 @@
 """Prefill attention over new tokens where the projection left them, against one kernel after the other."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -68,8 +69,45 @@ def test_fresh_rows_of_other_heads(
     _check_fresh_rows(one_place, heads=heads, head_dim=head_dim, has_norms=has_norms)
 
 
-def _check_fresh_rows(place: Any, *, heads: tuple[int, int], head_dim: int, has_norms: bool) -> None:
-    rows = [(40, 40), (7, 50), (1, 96), (33, 65)]
+@pytest.mark.parametrize(("heads", "head_dim"), [((4, 2), 16), ((3, 1), 64), ((2, 2), 24)])
+def test_new_prompts_alone(place: Any, heads: tuple[int, int], head_dim: int) -> None:
+    rows = [(40, 40), (1, 1), (96, 96), (33, 33)]
+    _check_fresh_rows(place, rows, heads=heads, head_dim=head_dim, has_norms=True)
+
+
+def test_new_prompts_get_what_they_get_beside_others(place: Any) -> None:
+    """Exactly: both kernels do the same in the same order. Padding tiles, of either kind, write nothing."""
+    given = _inputs(place, [(40, 40), (7, 7), (65, 65)], heads=(4, 2), head_dim=16)
+    caches, (table, lanes, bounds, seq_lens) = given["caches"], given["indices"]
+    q_TX, keys, values = given["qkv"].split((64, 32, 32), 1)
+    alone = make_prefill_tiles(bounds, seq_lens, config=CONFIG, group=2)
+    assert not alone.has_old
+    padding = torch.tensor([[-1, 0, 0, 0], [-1, -1, -1, -1]], dtype=torch.int32, device=place.device)
+    alone = replace(alone, tiles_I4=torch.cat((padding[1:], alone.tiles_I4, padding)))
+    outs = []
+    for tiles in (alone, replace(alone, has_old=True)):
+        outs.append(torch.full_like(q_TX, 7.0).view(-1, 4, 16))
+        paged_prefill(
+            *(q_TX.unflatten(1, (4, 16)), *caches, table, lanes, bounds, seq_lens, 0.25),
+            tiles=tiles,
+            fresh=FreshRows(key_TX=keys, value_TX=values),
+            out=outs[-1],
+        )
+    assert torch.equal(*outs)
+    assert (outs[0][:NUM_BEFORE] == 7).all()
+
+
+ROWS = [(40, 40), (7, 50), (1, 96), (33, 65)]
+
+
+def _check_fresh_rows(
+    place: Any,
+    rows: list[tuple[int, int]] = ROWS,
+    *,
+    heads: tuple[int, int],
+    head_dim: int,
+    has_norms: bool,
+) -> None:
     given = _inputs(place, rows, heads=heads, head_dim=head_dim)
     q_norm, k_norm = given["norms"] if has_norms else (None, None)
     keys, values = given["caches"]

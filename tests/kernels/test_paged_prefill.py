@@ -118,11 +118,11 @@ def test_block_sizes(place: Any, block_size: int, tile_size: int) -> None:
 
 def test_padding_tiles_write_nothing(place: Any) -> None:
     case = _case(place, [(7, 20), (20, 30)])
-    real = case.tiles(SMALL).tiles_I2
-    padded = torch.full((len(real) + 3, 2), -1, dtype=torch.int32, device=place.device)
+    real = case.tiles(SMALL).tiles_I4
+    padded = torch.full((len(real) + 3, 4), -1, dtype=torch.int32, device=place.device)
     padded[2 : 2 + len(real)] = real.flip(0)
     out = torch.full_like(case.q_THD, NAN)
-    case_out = paged_prefill(*case.arguments(), out=out, tiles=PrefillTiles(tiles_I2=padded, config=SMALL))
+    case_out = paged_prefill(*case.arguments(), out=out, tiles=PrefillTiles(tiles_I4=padded, config=SMALL))
     assert torch.equal(case_out, case.run(SMALL))
 
 

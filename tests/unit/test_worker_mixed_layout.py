@@ -1,5 +1,6 @@
 """The arrays of a step with prefill rows, padded and not, against values worked out by hand."""
 
+import dataclasses
 from itertools import pairwise
 from typing import Any
 
@@ -11,6 +12,7 @@ from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.mixed_layout import (
     MixedShape,
+    are_lone_prompts,
     captured_token_counts,
     choose_token_count,
     exact_shape,
@@ -39,10 +41,10 @@ def mixed_batch() -> InputBatch:
     return InputBatch(table, table.apply(step(2, rows, admissions=admissions)))
 
 
-def tiles_of_four(query_lens: Any, seq_lens: Any, *, num_tiles: int) -> Any:
+def tiles_of_four(bounds: Any, seq_lens: Any, *, num_tiles: int) -> Any:
     """Note what was asked for, as numbers that can be found again."""
-    noted = [*query_lens, *seq_lens, num_tiles]
-    return np.array([*noted, *[0] * (2 * num_tiles - len(noted))], np.int32).reshape(-1, 2)
+    noted = [*bounds, *seq_lens, num_tiles]
+    return np.array([*noted, *[0] * (4 * num_tiles - len(noted))], np.int32).reshape(-1, 4)
 
 
 def as_lists(arrays: dict[str, Any]) -> dict[str, list[int]]:
@@ -54,7 +56,7 @@ def test_a_step_as_it_is() -> None:
     batch = mixed_batch()
     shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
     assert shape == MixedShape(
-        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=3
+        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=3, has_old=False
     )
     assert as_lists(mixed_arrays(batch, shape, make_tiles=tiles_of_four)) == {
         "token_rows": [0, 8, 0],
@@ -65,7 +67,7 @@ def test_a_step_as_it_is() -> None:
         "lanes": [1, 5, 3],
         "seq_lens": [9, 6, 2],
         "cu_seqlens": [1, 7, 9],
-        "tiles": [6, 2, 6, 2, 3, 0],
+        "tiles": [1, 7, 9, 6, 2, 3, 0, 0, 0, 0, 0, 0],
     }
 
 
@@ -80,7 +82,7 @@ def test_a_padded_step() -> None:
         "lanes": [1, -1, -1, 5, 3, 0, 0],
         "seq_lens": [9, 0, 0, 6, 2, 0, 0],
         "cu_seqlens": [1, 7, 9, 9, 9],
-        "tiles": [6, 2, 6, 2, 3, 0],
+        "tiles": [1, 7, 9, 6, 2, 3, 0, 0, 0, 0, 0, 0],
     }
 
 
@@ -93,7 +95,7 @@ def test_padding_alone_has_the_sizes_of_a_step() -> None:
         "their place never changes"
     )
     assert padding["token_lanes"].tolist() == [-1] * 12
-    assert padding["tiles"].tolist() == [-1] * 6
+    assert padding["tiles"].tolist() == [-1] * 12
     assert padding["cu_seqlens"].tolist() == [0] * 5
 
 
@@ -106,7 +108,8 @@ def test_a_step_that_does_not_fit_is_a_bug() -> None:
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
 def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
     """As many rows as can be, each a token more than whole tiles."""
-    shape = padded_shape(num_tokens, max_num_seqs=8, tokens_per_tile=4)
+    shape = padded_shape(num_tokens, are_lone=False, max_num_seqs=8, tokens_per_tile=4)
+    assert shape.has_old
     assert shape.num_decode_rows == min(8, num_tokens)
     most_rows = min(8, num_tokens // 2)
     assert shape.num_prefill_rows >= most_rows
@@ -115,6 +118,29 @@ def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
         lens[0] += num_tokens - sum(lens)
         assert sum(-(-length // 4) for length in lens) <= shape.num_tiles
     assert shape.num_sampling == 8
+
+
+def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
+    shape = padded_shape(512, are_lone=True, max_num_seqs=256, tokens_per_tile=32)
+    assert shape == MixedShape(
+        num_tokens=512, num_decode_rows=0, num_prefill_rows=16, num_tiles=32, num_sampling=256, has_old=False
+    )
+    assert padded_shape(4, are_lone=True, max_num_seqs=256, tokens_per_tile=32).num_prefill_rows == 2
+
+
+def test_lone_prompts() -> None:
+    """As many as there is room for, new, without decode rows."""
+    table = SequenceTable(dataclasses.replace(LIMITS, max_num_seqs=40))
+    admissions = [admission(lane, 5, (2 * lane + 1, 2 * lane + 2)) for lane in range(20)]
+
+    def is_lone(step_id: int, *rows: tuple[int, int, bool], admitted: range = range(0)) -> bool:
+        applied = table.apply(step(step_id, rows, admissions=tuple(admissions[lane] for lane in admitted)))
+        return are_lone_prompts(InputBatch(table, applied))
+
+    assert is_lone(1, (0, 3, False), (1, 5, True), admitted=range(2))
+    assert not is_lone(2, (0, 2, True)), "it has older tokens"
+    assert not is_lone(3, (0, 1, True), (2, 5, True), admitted=range(2, 3)), "another decodes"
+    assert not is_lone(4, *((lane, 2, False) for lane in range(3, 20)), admitted=range(3, 20)), "17"
 
 
 def test_captured_counts() -> None:

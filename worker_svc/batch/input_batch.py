@@ -78,6 +78,11 @@ class InputBatch:
         return int(np.count_nonzero(self._rows.num_tokens == 1))
 
     @cached_property
+    def are_prompts_new(self) -> bool:
+        """Whether no row of more than one token has tokens from before this step."""
+        return not self.starts[self.num_decode_rows :].any()
+
+    @cached_property
     def cu_seqlens_q(self) -> Int32Array:
         """(B + 1,): running sum of query lengths from 0."""
         cu_seqlens_q = np.zeros(self.num_rows + 1, np.int32)

@@ -9,6 +9,7 @@ Legend: T packed tokens.
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import torch
 
@@ -26,6 +27,7 @@ from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import (
     MixedShape,
+    are_lone_prompts,
     captured_token_counts,
     choose_token_count,
     exact_shape,
@@ -37,6 +39,15 @@ from worker_svc.batch.step import Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
 from worker_svc.runner.step_parts import StepParts
+
+
+class CapturedKind(NamedTuple):
+    """Which steps one graph serves."""
+
+    num_tokens: int
+    """Padded."""
+    are_lone: bool
+    """Whether few new prompts, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,10 +70,9 @@ class MixedStep:
         self._slot_mapping_T = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._seq_lens_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         captures = has_graphs and parts.attention.captures_prefill
-        self.token_counts = captured_token_counts(max_tokens) if captures else ()
-        """What is captured."""
+        self._token_counts = captured_token_counts(max_tokens) if captures else ()
         self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
-        self._inputs: dict[int, CapturedInputs] = {}
+        self._inputs: dict[CapturedKind, CapturedInputs] = {}
         self._sampling = MixedSampling(parts, has_graphs=has_graphs)
 
     def launch(self, batch: InputBatch) -> int:
@@ -71,38 +81,44 @@ class MixedStep:
         Returns:
             How many rows sample.
         """
-        num_tokens = choose_token_count(batch.num_tokens, self.token_counts)
-        on_device = self._launch_eager(batch) if num_tokens is None else self._replay(batch, num_tokens)
+        num_tokens = choose_token_count(batch.num_tokens, self._token_counts)
+        if num_tokens is None:
+            on_device = self._launch_eager(batch)
+        else:
+            on_device = self._replay(batch, CapturedKind(num_tokens, are_lone_prompts(batch)))
         num_sampling = len(batch.sampling.lanes)
         if num_sampling:
             self._sampling.launch(on_device, num_rows=num_sampling, flavour=batch.sampling.flavour)
         return num_sampling
 
     def captures(self, flavours: tuple[SamplingFlavour, ...]) -> list[Callable[[], None]]:
-        """List what captures every number of tokens, and the sampling of these flavours."""
-        sampling = [partial(self._capture_sampling, key) for key in self._sampling.keys(flavours)]
-        return [
-            *sampling,
-            *(partial(self._capture, num_tokens) for num_tokens in reversed(self.token_counts)),
+        """List what captures every kind of step, and the sampling of these flavours."""
+        kinds = [
+            CapturedKind(num_tokens, are_lone)
+            for are_lone in (False, True)
+            for num_tokens in reversed(self._token_counts)
         ]
+        sampling = [partial(self._capture_sampling, key) for key in self._sampling.keys(flavours)]
+        return [*sampling, *(partial(self._capture, kind) for kind in kinds)]
 
     def _capture_sampling(self, key: Key) -> None:
-        self._sampling.capture(key, self._upload_padding(self._padded_shape(1)))
+        self._sampling.capture(key, self._upload_padding(self._padded_shape(CapturedKind(1, False))))
 
-    def _capture(self, num_tokens: int) -> None:
-        """Capture the step of so many tokens; running it once, as that takes, changes nothing."""
+    def _capture(self, kind: CapturedKind) -> None:
+        """Capture such a step; running it once, as that takes, changes nothing."""
         assert self._graphs is not None, "there are no graphs to capture"
-        shape = self._padded_shape(num_tokens)
-        self._inputs[num_tokens] = CapturedInputs(
-            shape=shape, config=self._config(num_tokens), uploaded=self._upload_padding(shape)
+        shape = self._padded_shape(kind)
+        self._inputs[kind] = CapturedInputs(
+            shape=shape, config=self._config(kind.num_tokens), uploaded=self._upload_padding(shape)
         )
-        self._graphs.capture(num_tokens)
+        self._graphs.capture(kind)
 
-    def _padded_shape(self, num_tokens: int) -> MixedShape:
+    def _padded_shape(self, kind: CapturedKind) -> MixedShape:
         return padded_shape(
-            num_tokens,
+            kind.num_tokens,
+            are_lone=kind.are_lone,
             max_num_seqs=self._parts.limits.max_num_seqs,
-            tokens_per_tile=tokens_per_tile(self._config(num_tokens), self._parts.group),
+            tokens_per_tile=tokens_per_tile(self._config(kind.num_tokens), self._parts.group),
         )
 
     def _upload_padding(self, shape: MixedShape) -> Uploaded:
@@ -119,17 +135,17 @@ class MixedStep:
         self._forward(on_device, shape, config)
         return on_device
 
-    def _replay(self, batch: InputBatch, num_tokens: int) -> Uploaded:
+    def _replay(self, batch: InputBatch, kind: CapturedKind) -> Uploaded:
         assert self._graphs is not None, "there is nothing to replay"
-        if num_tokens not in self._inputs:
-            self._capture(num_tokens)
-        inputs = self._inputs[num_tokens]
+        if kind not in self._inputs:
+            self._capture(kind)
+        inputs = self._inputs[kind]
         self._parts.upload.send(self._arrays(batch, inputs.shape, inputs.config))
-        self._graphs.replay(num_tokens)
+        self._graphs.replay(kind)
         return inputs.uploaded
 
-    def _launch_captured(self, num_tokens: int) -> None:
-        inputs = self._inputs[num_tokens]
+    def _launch_captured(self, kind: CapturedKind) -> None:
+        inputs = self._inputs[kind]
         self._forward(inputs.uploaded, inputs.shape, inputs.config)
 
     def _config(self, max_seqlen_q: int) -> PrefillConfig:
@@ -173,7 +189,9 @@ class MixedStep:
             prefill = PrefillRows(
                 cu_seqlens_q=on_device["cu_seqlens"],
                 max_seqlen_q=shape.num_tokens,
-                tiles=PrefillTiles(tiles_I2=on_device["tiles"].view(-1, 2), config=config),
+                tiles=PrefillTiles(
+                    tiles_I4=on_device["tiles"].view(-1, 4), config=config, has_old=shape.has_old
+                ),
             )
         return LaneStep(
             block_table_LM=self._parts.tables.block_table_LM,
