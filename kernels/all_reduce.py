@@ -53,7 +53,7 @@ class Mailbox:
     addresses_N: torch.Tensor
     """int64: where every rank's lies, as this rank sees it."""
     turns_P: torch.Tensor
-    """int32: each program's so far."""
+    """int32: each program's next, from 0 to NUM_TURNS - 1."""
 
 
 def mailbox_words(size: int) -> int:

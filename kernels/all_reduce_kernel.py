@@ -52,7 +52,7 @@ def all_reduce_kernel(
     turn = tl.load(turns_ptr + program, volatile=True)
     own = never_empty(load_line(x_at, is_line, HAS_PTX))
     # From the first rank's box for this program, in this turn.
-    line += ((turn % TURNS) * NUM_PROGRAMS + program) * SIZE * BOX_LINES
+    line += (turn * NUM_PROGRAMS + program) * SIZE * BOX_LINES
     if IS_PUSHED:
         for step in tl.static_range(1, SIZE):
             # Each begins with the rank behind it, so that they do not all write to one.
@@ -64,7 +64,7 @@ def all_reduce_kernel(
         store_line(x_at, is_line, words, HAS_PTX)
         if squares_ptr is not None:
             _store_squares(squares_ptr, line_numbers(words, IS_HALVES), program, num_lines, LINES, IS_HALVES)
-        tl.store(turns_ptr + program, turn + 1)
+        tl.store(turns_ptr + program, (turn + 1) % TURNS)
 
 
 @triton.jit

@@ -24,12 +24,13 @@ from kernels.all_reduce import (
     push,
     take_sum,
 )
+from kernels.all_reduce_kernel import NUM_TURNS
 from kernels.line_words import EMPTY_WORD
 from kernels.row_squares import sum_squares_ref
 
 CUT = Cut(num_lines=32, num_warps=1)
 CANARY = 7.0
-NUM_TURNS = 8
+NUM_SUMS = 8
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -85,8 +86,16 @@ def test_turns_empty_what_they_took_and_may_differ_in_size(device: str) -> None:
         assert torch.equal(messages[0], expected)
         assert torch.equal(messages[1], expected)
     for mailbox in mailboxes:
-        assert mailbox.turns_P[:4].tolist() == [5, 3, 3, 0]
+        assert mailbox.turns_P[:4].tolist() == [5 % NUM_TURNS, 3 % NUM_TURNS, 3 % NUM_TURNS, 0]
         assert bool((mailbox.own_X == EMPTY_WORD).all())
+
+
+def test_turns_do_not_grow_however_many_there_are(device: str) -> None:
+    # A count of all sums so far would be negative after some hours, and so would the box.
+    mailboxes = make_mailboxes(2, device)
+    for turn in range(2 * NUM_TURNS):
+        sum_messages(random_messages(2, 1, device=device), mailboxes)
+        assert [int(mailbox.turns_P[0]) for mailbox in mailboxes] == [(turn + 1) % NUM_TURNS] * 2
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -103,15 +112,15 @@ def test_sums_of_squares_are_those_of_the_sum(dtype: torch.dtype, device: str) -
 @pytest.mark.parametrize("size", [2, 4])
 def test_ranks_may_be_ahead_of_each_other(size: int, device: str) -> None:
     random, mailboxes = Random(size), make_mailboxes(size, device)
-    all_messages = [random_messages(size, 2, device=device, seed=turn) for turn in range(NUM_TURNS)]
+    all_messages = [random_messages(size, 2, device=device, seed=turn) for turn in range(NUM_SUMS)]
     expected = [all_reduce_ref(messages) for messages in all_messages]
     num_pushed, num_taken = [0] * size, [0] * size
-    while min(num_taken) < NUM_TURNS:
+    while min(num_taken) < NUM_SUMS:
         # A rank pushes once its last turn has ended, and takes once all have pushed.
         ready = [
             rank
             for rank in range(size)
-            if num_taken[rank] < min(num_pushed) or num_taken[rank] == num_pushed[rank] < NUM_TURNS
+            if num_taken[rank] < min(num_pushed) or num_taken[rank] == num_pushed[rank] < NUM_SUMS
         ]
         rank = random.choice(ready)
         messages = all_messages[num_taken[rank]]
