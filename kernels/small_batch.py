@@ -38,6 +38,8 @@ MIN_DOT = 16
 """Inputs and, not swapped, rows of the smallest product that tensor cores do."""
 MIN_SWAPPED_ROWS = 8
 """Of the smallest product that is swapped."""
+MAX_TENSOR_CORE_BYTES = 2
+"""Of a number that tensor cores multiply exactly."""
 MAX_ROWS_OF_LARGE = 16
 """Of a weight that is not small."""
 MAX_SMALL_WEIGHT = 8 << 20
@@ -163,10 +165,14 @@ def can_fuse(num_rows: int, num_outputs: int, num_inputs: int, *, itemsize_bytes
 
 
 def _dot_bytes(tile: Tile, num_rows: int, num_inputs: int, itemsize_bytes: int) -> int:
-    """Return what the rows take, and the weights of gates and ups where they do not lie in registers."""
+    """Return what the rows take, and the weights of gates and ups where they do not lie in registers.
+
+    Tensor cores do not multiply float32: what does reads both sides from shared memory.
+    """
     chunk = _chunk(num_inputs)
     num_numbers: int = triton.cdiv(num_inputs, chunk) * chunk
-    num_held = _block_rows(tile, num_rows) + (2 * tile.num_outputs if tile.is_swapped else 0)
+    is_weight_held = tile.is_swapped or itemsize_bytes > MAX_TENSOR_CORE_BYTES
+    num_held = _block_rows(tile, num_rows) + (2 * tile.num_outputs if is_weight_held else 0)
     return num_held * num_numbers * itemsize_bytes
 
 

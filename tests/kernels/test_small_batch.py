@@ -93,6 +93,8 @@ def test_any_tile(place: Any, num_outputs: int, num_warps: int, is_dot: bool, is
 
 
 def test_more_inputs_than_one_chunk(place: Any) -> None:
+    if place.dtype is torch.float32:
+        pytest.skip("two chunks of float32 do not fit a program")
     x, norm_weight, weight, _ = _tensors(place, 9, 2100, 16)
     out = norm_linear(x, norm_weight, weight, EPS)
     _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
@@ -159,6 +161,15 @@ def test_many_rows_of_a_large_weight_are_left_to_tiles() -> None:
     # The weights of a swapped product lie in shared memory as well.
     assert can_fuse(8, 8, 1024, itemsize_bytes=4)
     assert not can_fuse(9, 8, 1024, itemsize_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "num_outputs", "num_inputs"),
+    [(16, 4096, 2048), (16, 2048, 1536), (4, 19456, 2560), (8, 16384, 3072), (16, 16384, 3072)],
+)
+def test_weights_of_float32_lie_beside_the_rows(num_rows: int, num_outputs: int, num_inputs: int) -> None:
+    # Compiled for a Hopper, which has 232,448 bytes for a program, the gated ones took 262,144 and more.
+    assert not can_fuse(num_rows, num_outputs, num_inputs, itemsize_bytes=4)
 
 
 def test_more_than_8_rows_need_a_dot() -> None:
