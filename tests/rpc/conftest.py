@@ -1,10 +1,12 @@
-"""Fixtures of the tests that speak gRPC.
+"""Fixtures of the tests that speak gRPC: what several files of them start with.
 
-Knows nothing about any test: fake_generation_service.py tells what the fake server answers.
+A file that needs another model folder or front end has a fixture of its own under the same
+name. Knows nothing about any test: fake_generation_service.py tells what the fake server answers.
 """
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -12,6 +14,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from stepwire.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
 
 from tests.rpc.fake_generation_service import FakeGenerationService
+from tests.rpc.frontend_bench import FrontendBench, running_frontend, write_model_folder
 
 
 @pytest.fixture
@@ -32,3 +35,16 @@ def fake_address(fake_service: FakeGenerationService) -> Iterator[str]:
     server.start()
     yield f"127.0.0.1:{port}"
     server.stop(grace=None).wait()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a model for a front end, which needs no weights."""
+    return write_model_folder(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
+    """Run a front end with a fake engine behind it, and a client's channel to it."""
+    async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
+        yield bench

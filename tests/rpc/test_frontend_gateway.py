@@ -1,8 +1,6 @@
 """VllmEngine's requests on a front end, with a fake engine behind it: how they run, and what is refused."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -16,21 +14,8 @@ from tests.rpc.frontend_bench import (
     LIMIT_SECONDS,
     VOCAB_SIZE,
     FrontendBench,
-    running_frontend,
-    write_model_folder,
 )
 from tests.rpc.gateway_bench import gateway_stub, raw_call, read_all, status_of
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
-    async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
-        yield bench
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import zipfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     generation = {**SAMPLING_DEFAULTS, "do_sample": True, "min_p": None}
     (folder / "generation_config.json").write_text(json.dumps(generation))
     return folder
-
-
-@pytest.fixture
-async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
-    async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
-        yield bench
 
 
 @pytest.fixture

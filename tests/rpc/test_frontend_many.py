@@ -18,7 +18,7 @@ from scheduler_svc.frontend.generate_many import ManyGenerations
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.values import AskedRequest, Final, TextInput, Told
 from tests.rpc.engine_bench import wait_until
-from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
+from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend
 
 FINAL = Final(
     reason=FinishReason.LENGTH,
@@ -30,11 +30,6 @@ FINAL = Final(
     total_time_ns=0,
 )
 INVALID = grpc.StatusCode.INVALID_ARGUMENT.value[0]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -12,12 +12,7 @@ from stepwire.engine.v1 import engine_service_pb2 as engine_pb
 from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import types_pb2
 
-from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
+from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend
 
 
 @pytest.fixture

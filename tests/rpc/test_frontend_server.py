@@ -23,17 +23,11 @@ from tests.rpc.frontend_bench import (
     FakeEngine,
     FrontendBench,
     running_frontend,
-    write_model_folder,
 )
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 GENERATION = "stepwire.v1.GenerationService"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

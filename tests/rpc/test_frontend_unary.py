@@ -1,7 +1,6 @@
 """The unary methods of GenerationService on a front end."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,6 @@ from tests.rpc.frontend_bench import (
     running_frontend,
     write_model_folder,
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
-    async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
-        yield bench
 
 
 async def unary_status_of(call: Any) -> tuple[grpc.StatusCode, str]:

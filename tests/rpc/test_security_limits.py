@@ -11,12 +11,7 @@ from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import types_pb2
 from stepwire.v1.generation_service_pb2_grpc import GenerationServiceStub
 
-from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend, write_model_folder
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
+from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend
 
 
 @pytest.fixture

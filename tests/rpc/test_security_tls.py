@@ -13,7 +13,7 @@ from stepwire_client import AsyncStepwireClient, InvalidRequest, StepwireClient,
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.tls import server_credentials, worker_credentials
 from tests.certificates import Authority, Pair
-from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend, write_model_folder
+from tests.rpc.frontend_bench import LIMIT_SECONDS, running_frontend
 
 NOT_TRUSTED = "the server's certificate is not trusted"
 BROKE_OFF = "the server broke off: it may want TLS, or a client certificate that it trusts"
@@ -47,11 +47,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
         expired_client=ours.issue("expired-client", num_days=-1),
         other_client=other.issue("other-client"),
     )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model_folder(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
