@@ -1,6 +1,6 @@
 """Fixtures of the tests that speak gRPC: what several files of them start with.
 
-A file that needs another model folder or front end has a fixture of its own under the same
+A file that needs another model folder, front end or worker has a fixture of its own under the same
 name. Knows nothing about any test: fake_generation_service.py tells what the fake server answers.
 """
 
@@ -15,6 +15,7 @@ from stepwire.v1.generation_service_pb2_grpc import add_GenerationServiceService
 
 from tests.rpc.fake_generation_service import FakeGenerationService
 from tests.rpc.frontend_bench import FrontendBench, running_frontend, write_model_folder
+from tests.stand_in_worker import StandInWorker
 
 
 @pytest.fixture
@@ -48,3 +49,13 @@ async def bench(folder: Path, tmp_path: Path) -> AsyncIterator[FrontendBench]:
     """Run a front end with a fake engine behind it, and a client's channel to it."""
     async with running_frontend(folder, tmp_path, served_model_name="tiny", drain_seconds=0.2) as bench:
         yield bench
+
+
+@pytest.fixture
+async def worker() -> AsyncIterator[StandInWorker]:
+    """Run a stand-in worker, which must have seen no fault at the end."""
+    worker = StandInWorker()
+    await worker.start()
+    yield worker
+    await worker.stop()
+    assert worker.faults == []

@@ -24,16 +24,6 @@ _MS = 10**6
 
 
 @pytest.fixture
-async def worker() -> AsyncIterator[StandInWorker]:
-    """Run a stand-in worker, which must have seen no fault at the end."""
-    worker = StandInWorker()
-    await worker.start()
-    yield worker
-    await worker.stop()
-    assert worker.faults == []
-
-
-@pytest.fixture
 async def engine(worker: StandInWorker) -> AsyncIterator[RunningEngine]:
     """Run an engine that nothing is left in at the end."""
     async with running_engine(worker.address) as engine:

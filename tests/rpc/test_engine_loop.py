@@ -1,7 +1,5 @@
 """The engine with a stand-in worker and test front ends: who gets which tokens, and how requests end."""
 
-from collections.abc import AsyncIterator
-
 import grpc
 import numpy as np
 import pytest
@@ -10,16 +8,6 @@ from stepwire.engine.v1 import engine_service_pb2 as pb
 from tests.rpc.engine_bench import attached, new_request, num_running, running_engine, wait_until
 from tests.stand_in_lanes import StandInLimits, expected_tokens
 from tests.stand_in_worker import StandInWorker
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[StandInWorker]:
-    """Run a stand-in worker, which must have seen no fault at the end."""
-    worker = StandInWorker()
-    await worker.start()
-    yield worker
-    await worker.stop()
-    assert worker.faults == []
 
 
 @pytest.mark.parametrize("max_steps_in_flight", [1, 2, 3, 4])

@@ -1,24 +1,11 @@
 """Requests that come with output from before, through the engine: the tokens that would have come."""
 
-from collections.abc import AsyncIterator
-
 import numpy as np
-import pytest
 from stepwire.engine.v1 import engine_service_pb2 as pb
 
 from tests.rpc.engine_bench import attached, new_request, num_running, running_engine, wait_until
 from tests.stand_in_lanes import expected_tokens
 from tests.stand_in_worker import StandInWorker
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[StandInWorker]:
-    """Run a stand-in worker, which must have seen no fault at the end."""
-    worker = StandInWorker()
-    await worker.start()
-    yield worker
-    await worker.stop()
-    assert worker.faults == []
 
 
 def resumed(handle: int, num_known: int, **fields: object) -> pb.NewRequest:

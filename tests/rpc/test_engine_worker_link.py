@@ -3,7 +3,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,6 @@ from tests.stand_in_lanes import StandInLimits, expected_tokens
 from tests.stand_in_worker import StandInWorker
 
 _MS = 10**6
-
-
-@pytest.fixture
-async def worker() -> AsyncIterator[StandInWorker]:
-    """Run a stand-in worker, which must have seen no fault at the end."""
-    worker = StandInWorker()
-    await worker.start()
-    yield worker
-    await worker.stop()
-    assert worker.faults == []
 
 
 @pytest.fixture
