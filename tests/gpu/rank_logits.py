@@ -12,6 +12,7 @@ import torch
 from torch import distributed
 
 from benchmarks.join_torchrun import join_torchrun
+from tests.ending_ranks import end_with_parent
 from tests.gpu.fused_forward import BLOCK_SIZE, FusedForward
 from worker_svc.tp.model_ranks import make_ranks
 
@@ -27,6 +28,7 @@ def prompts() -> torch.Tensor:
 
 def main() -> None:
     """Compute the prompts, but for each one's last token, which is decoded."""
+    end_with_parent()
     folder, out = map(Path, sys.argv[1:])
     group = join_torchrun("cuda")
     ours = FusedForward.load(

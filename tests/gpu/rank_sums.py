@@ -12,6 +12,7 @@ import time
 import torch
 
 from benchmarks.join_torchrun import join_torchrun
+from tests.ending_ranks import end_with_parent
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MOST_BYTES, SymmetricRanks, Way
 
@@ -60,6 +61,7 @@ class Messages:
 
 def main() -> None:
     """Run all graphs."""
+    end_with_parent()
     group = join_torchrun("cuda")
     device = torch.device(group.device)
     ranks, own = SymmetricRanks(device), random.Random(group.rank)
