@@ -11,7 +11,7 @@ from model.decoder import CausalLM
 from model.forward_context import KvCache
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.mixed_layout import captured_token_counts
+from worker_svc.batch.mixed_layout import captured_token_counts, sampling_row_counts
 from worker_svc.batch.padding import captured_batch_sizes
 from worker_svc.runner.fused_runner import FusedModelRunner
 from worker_svc.runner.kv_cache import allocate_kv_caches
@@ -44,9 +44,21 @@ def build_fused_runner(plan: LoadPlan, model: CausalLM) -> tuple[FusedModelRunne
         attention_backend=plan.attention_backend,
         device=plan.device,
     )
-    limits = plan.limits(_choose_num_blocks(plan, parts, num_sizes=len(sizes)))
+    num_graphs = count_graphs(parts, sizes) if config.cuda_graphs else 0
+    limits = plan.limits(_choose_num_blocks(plan, parts, num_graphs=num_graphs))
     parts = replace(parts, kv_caches=_kv_caches(plan, limits.num_blocks), limits=limits)
     return FusedModelRunner(parts, batch_sizes=sizes, has_graphs=config.cuda_graphs), limits
+
+
+def count_graphs(parts: StepParts, batch_sizes: tuple[int, ...]) -> int:
+    """Tell how many graphs a runner of these parts captures in all."""
+    limits = parts.limits
+    num_row_counts = len(batch_sizes) + len(sampling_row_counts(limits.max_num_seqs))
+    num_graphs = num_row_counts * len(set(parts.sampler.flavours.values()))
+    if parts.attention.captures_prefill:
+        # Of any rows, and of lone prompts.
+        num_graphs += 2 * len(captured_token_counts(limits.max_num_batched_tokens))
+    return num_graphs
 
 
 def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:
@@ -55,18 +67,13 @@ def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:
     )
 
 
-def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_sizes: int) -> int:
+def _choose_num_blocks(plan: LoadPlan, parts: StepParts, *, num_graphs: int) -> int:
     config = plan.config
     if config.num_blocks or config.kv_cache_gib:
         return choose_num_blocks(
             num_blocks=config.num_blocks,
             kv_cache_gib=config.kv_cache_gib,
             bytes_per_block=plan.bytes_per_block,
-        )
-    num_graphs = 0
-    if config.cuda_graphs:
-        num_graphs = num_sizes * len(set(parts.sampler.flavours.values())) + len(
-            captured_token_counts(config.max_num_batched_tokens)
         )
     num_blocks = choose_num_blocks_of_device(
         _measure(parts),

@@ -1,0 +1,49 @@
+"""What a GPU's runner reserves memory for, before it knows how much the KV cache may take."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from model.config import read_model_config
+from model.load import MODEL_CLASSES
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.lane_parameters import SamplingFlavour
+from worker_svc.runner.kv_cache import allocate_kv_caches
+
+LIMITS = TableLimits(
+    block_size=16, num_blocks=4, max_num_seqs=10, max_num_batched_tokens=100, max_model_len=64, vocab_size=320
+)
+
+
+class CountedGraphs:
+    """Takes the place of CudaGraphs: notes what is captured."""
+
+    keys: list[Any] = []  # noqa: RUF012
+
+    def __init__(self, launch: Callable[[Any], None], *, device: torch.device) -> None:
+        """Take what CudaGraphs does."""
+
+    def capture(self, key: Any) -> None:
+        self.keys.append(key)
+
+
+def test_all_graphs_that_a_runner_captures_are_counted(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from worker_svc.runner import fused_load, fused_runner, mixed_sampling, mixed_step  # noqa: PLC0415
+    from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
+
+    for module in (fused_runner, mixed_sampling, mixed_step):
+        monkeypatch.setattr(module, "CudaGraphs", CountedGraphs)
+    monkeypatch.setattr(CountedGraphs, "keys", [])
+    config = read_model_config(checkpoint_folder("qwen3_one_layer"))
+    model, cpu = MODEL_CLASSES[config.architecture](config, dtype=torch.float32), torch.device("cpu")
+    caches = allocate_kv_caches(config, LIMITS.num_blocks, block_size=16, dtype=torch.float32, device=cpu)
+    parts = make_step_parts(model, LIMITS, kv_caches=caches, device=cpu)
+    sizes = (1, 2, 4, 8, 10)
+    runner = fused_runner.FusedModelRunner(parts, batch_sizes=sizes, has_graphs=True)
+    runner.capture(tuple(SamplingFlavour))
+    assert fused_load.count_graphs(parts, sizes) == len(CountedGraphs.keys)
