@@ -20,7 +20,7 @@ COMPOSE ?= docker compose
 BIN := $(CURDIR)/$(VENV)/bin
 STAMP := $(VENV)/.installed
 DEMO_MODEL := .cache/models/SmolLM2-135M-Instruct
-SOURCES := scheduler_svc worker_svc telemetry model kernels clients/python tools deploy benchmarks tests
+SOURCES := scheduler_svc worker_svc service telemetry model kernels clients/python tools deploy benchmarks tests
 # Tests and benchmarks start many processes that use torch: on few cores, a thread each is fastest.
 test test-long test-faults test-metrics test-openai test-node test-cpp test-go test-recipes bench: export OMP_NUM_THREADS ?= 1
 

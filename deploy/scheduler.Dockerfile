@@ -26,6 +26,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY protos/gen protos/gen
 COPY clients/python clients/python
 COPY model model
+COPY service service
 COPY telemetry telemetry
 COPY scheduler_svc scheduler_svc
 RUN /opt/pip/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist ./clients/python . \

@@ -35,6 +35,7 @@ COPY protos/gen protos/gen
 COPY clients/python clients/python
 COPY kernels kernels
 COPY model model
+COPY service service
 COPY telemetry telemetry
 COPY worker_svc worker_svc
 RUN /opt/pip/bin/pip wheel --no-build-isolation --no-deps --wheel-dir /dist ./clients/python . \

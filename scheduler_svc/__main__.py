@@ -5,13 +5,10 @@ field's docstring as its help, and an environment option STEPWIRE_SCHEDULER_<FLA
 about processes or requests.
 """
 
-import ast
 import inspect
 import os
-import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +19,7 @@ from model.folder import find_model_folder
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import supervise
 from scheduler_svc.traced import with_collector
+from service.field_docstrings import field_docstrings
 
 ENVIRONMENT_PREFIX = "STEPWIRE_SCHEDULER"
 _GRPC_ENVIRONMENT = {
@@ -70,7 +68,7 @@ def _with_model_found(config: SchedulerConfig) -> SchedulerConfig:
 
 def _flags() -> Iterator[inspect.Parameter]:
     """Make a flag of each field of the config."""
-    help_of_field = _field_docstrings(SchedulerConfig)
+    help_of_field = field_docstrings(SchedulerConfig)
     for field in fields(SchedulerConfig):
         is_repeatable = isinstance(field.default, tuple)
         option: Any = typer.Option(
@@ -88,21 +86,6 @@ def _spelling(name: str, *, is_on: bool) -> str:
     """Spell a field as a flag; one that is on by default can be turned off."""
     flag = name.replace("_", "-")
     return f"--{flag}/--no-{flag}" if is_on else f"--{flag}"
-
-
-def _field_docstrings(kind: type) -> dict[str, str]:
-    """Read the string that follows each field of a dataclass."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(definition, ast.ClassDef), "a dataclass is a class"
-    return {
-        field.target.id: text.value.value
-        for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
 
 
 def main() -> None:

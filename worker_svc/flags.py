@@ -4,15 +4,14 @@ A field's docstring is its flag's help, its default the flag's. Knows nothing ab
 mean.
 """
 
-import ast
 import dataclasses
 import inspect
-import textwrap
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from service.field_docstrings import field_docstrings
 from worker_svc.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -29,21 +28,6 @@ def config_command(config_class: type[Config], run: Callable[[Config], None]) ->
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__doc__ = config_class.__doc__
     return command
-
-
-def field_docstrings(config_class: type[Any]) -> dict[str, str]:
-    """Read the string under each field of a class, its white space joined."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in zip(body.body, body.body[1:], strict=False)
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }
 
 
 def check_environment(config_class: type[Any], prefix: str, *, names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[2]
 SERVICES = ("scheduler_svc", "worker_svc")
 CLIENTS = ("clients/python/stepwire_client", "clients/python/stepwire_cli")
-PRODUCT = (*SERVICES, "telemetry", "model", "kernels", *CLIENTS)
+PRODUCT = (*SERVICES, "service", "telemetry", "model", "kernels", *CLIENTS)
 FOLDERS = (*PRODUCT, "tools", "deploy", "benchmarks", "tests")
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

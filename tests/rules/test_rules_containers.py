@@ -14,7 +14,7 @@ from tests.rules.source_tree import REPOSITORY, Module, expect_none, read_file, 
 COMPOSE_FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
 IMAGES = ("scheduler", "worker", "gateway")
 SERVICES_OF_OURS = ("scheduler", "worker")
-PACKAGES = {"scheduler_svc", "worker_svc", "telemetry", "model", "kernels"}
+PACKAGES = {"scheduler_svc", "worker_svc", "service", "telemetry", "model", "kernels"}
 PINNED = re.compile(r":v?\d+\.\d+\.\d+(-[\w.-]+)?$")
 DEFAULT = re.compile(r"\$\{\w+:?-([^}]*)\}")
 COPY = re.compile(r"^COPY (?!--from)(.+) \S+$", re.MULTILINE)

@@ -10,7 +10,10 @@ from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 
 MAX_README_LINES = 150
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "clients/*/README.md")
-FOLDERS = "protos|scheduler_svc|worker_svc|telemetry|model|kernels|clients|tests|benchmarks|tools|deploy|docs"
+FOLDERS = (
+    "protos|scheduler_svc|worker_svc|service|telemetry|model|kernels|clients|tests|"
+    "benchmarks|tools|deploy|docs"
+)
 SHELL_BLOCK = re.compile(r"^```(?:sh|bash|shell|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 CHECK_PREREQUISITES = re.compile(r"^check:([^#\n]*)", re.MULTILINE)
 

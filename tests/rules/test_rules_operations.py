@@ -3,13 +3,10 @@
 A failing row is printed as it should stand in the document.
 """
 
-import ast
 import dataclasses
-import inspect
 import os
 import subprocess
 import sys
-import textwrap
 from typing import Any
 
 import grpc
@@ -19,6 +16,7 @@ from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.frontend.server import READY_SERVICE
 from scheduler_svc.frontend.status import STATUS_OF_ERROR
 from scheduler_svc.frontend.streams import MAX_PENDING
+from service.field_docstrings import field_docstrings
 from tests.rules.source_tree import REPOSITORY, expect_none, read_file
 from worker_svc.config import WorkerConfig
 
@@ -28,7 +26,7 @@ DOCUMENT = "docs/operations.md"
 @pytest.mark.parametrize("config_class", [SchedulerConfig, WorkerConfig])
 def test_every_flag_stands_in_the_table_with_its_default(config_class: type[Any]) -> None:
     section = _section("Scheduler" if config_class is SchedulerConfig else "Worker")
-    meanings = _field_docstrings(config_class)
+    meanings = field_docstrings(config_class)
     rows = [_row(field, meanings[field.name]) for field in dataclasses.fields(config_class)]
     expect_none([row for row in rows if row not in section])
     assert section.count("| `--") == len(rows), "a flag in the table that does not exist"
@@ -47,7 +45,7 @@ def test_help_explains_every_flag(module: str, config_class: type[Any]) -> None:
         text=True,
         timeout=60,
     )
-    meanings = _field_docstrings(config_class)
+    meanings = field_docstrings(config_class)
     shown = " ".join(result.stdout.split())
     fields = dataclasses.fields(config_class)
     expect_none([field.name for field in fields if f"--{field.name.replace('_', '-')} " not in shown])
@@ -85,18 +83,3 @@ def _shown_default(field: "dataclasses.Field[Any]") -> str:
         return "required"
     default = " ".join(field.default) if isinstance(field.default, tuple) else str(field.default)
     return f"`{default}`" if default else "empty"
-
-
-def _field_docstrings(config_class: type[Any]) -> dict[str, str]:
-    """Read the string under each field of a class, its white space joined."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(config_class))).body[0]
-    assert isinstance(definition, ast.ClassDef)
-    pairs = zip(definition.body, definition.body[1:], strict=False)
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for field, text in pairs
-        if isinstance(field, ast.AnnAssign)
-        and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr)
-        and isinstance(text.value, ast.Constant)
-    }

@@ -10,7 +10,7 @@ from model.config import ModelConfig
 from model.rope_config import RopeConfig
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError, MemoryBudgetError
-from worker_svc.flags import check_environment, field_docstrings
+from worker_svc.flags import check_environment
 from worker_svc.runner.memory import (
     DeviceMemory,
     choose_max_model_len,
@@ -67,12 +67,6 @@ def test_a_wrong_option_is_named_with_value_and_limit(option: str, value: Any, m
     with pytest.raises(ConfigError) as caught:
         WorkerConfig(**options)
     assert str(caught.value) == message
-
-
-def test_every_field_has_the_help_of_its_flag() -> None:
-    helps = field_docstrings(WorkerConfig)
-    assert list(helps) == list(WorkerConfig.__dataclass_fields__)
-    assert helps["block_size"] == "Tokens a block of the KV cache holds."
 
 
 def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
