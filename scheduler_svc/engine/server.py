@@ -26,7 +26,6 @@ from scheduler_svc.engine.limits import lower_limits
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Inbox
 from scheduler_svc.engine.meter import EngineMeter
-from scheduler_svc.engine.readable import ReadableMessages
 from scheduler_svc.engine.servicer import EngineServicer
 from scheduler_svc.engine.step_clock import StepLimits
 from scheduler_svc.engine.tasks import run_until_first
@@ -37,6 +36,7 @@ from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
 from scheduler_svc.errors import ModelFolderError
 from scheduler_svc.tls import worker_credentials
 from scheduler_svc.traced import make_spans
+from service.readable import ReadableMessages
 from telemetry.sampling import keep_sampling
 
 _SERVICE_NAME = engine_service_pb2.DESCRIPTOR.services_by_name["EngineService"].full_name
@@ -176,7 +176,7 @@ def make_engine(
 async def start_server(servicer: EngineServicer, *, socket_path: str) -> grpc.aio.Server:
     """Start serving front ends on a unix socket, with health and reflection."""
     server = grpc.aio.server(
-        interceptors=[ReadableMessages()],
+        interceptors=[ReadableMessages(ValueError)],
         options=(
             # Both ends are ours; what clients may send is limited where it comes in.
             ("grpc.max_receive_message_length", -1),

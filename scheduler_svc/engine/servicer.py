@@ -20,9 +20,9 @@ from scheduler_svc.engine.limits import PROTOCOL_VERSION
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Outbox
 from scheduler_svc.engine.owners import FrontendOutbox
-from scheduler_svc.engine.readable import checked, readable
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import CacheBatch, EngineInfo, FlushAsked, FrontendGone
+from service.readable import checked, readable
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from uuid import uuid4
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.access_log import log_call
@@ -21,6 +20,7 @@ from scheduler_svc.frontend.call_deadline import CallDeadline, is_cancelled_by_d
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.standard_services import refusing_unreadable
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
+from service.readable import handing_over, kind_of
 from telemetry.call_context import CallContext, current_call, within_call
 
 _OUR_SERVICES = ("/stepwire.", "/vllm.")
@@ -62,39 +62,21 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _wrap(self, handler: _Handler, method: str) -> _Handler:
         assert handler.request_deserializer is not None, "all methods here take messages"
         if not method.startswith(_OUR_SERVICES):
-            return refusing_unreadable(handler, _refusing(handler.request_deserializer))
+            return refusing_unreadable(
+                handler, handing_over(handler.request_deserializer, InvalidRequestError)
+            )
         return _wrap_handler(handler, method=method, note_call=self._note_call)
 
 
 def _wrap_handler(handler: _Handler, *, method: str, note_call: NoteCall) -> _Handler:
     """Return a handler of the same kind; ours are coroutines, unary or writing to their context."""
-    kinds: tuple[tuple[Any, Callable[..., _Handler]], ...] = (
-        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-        (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-    )
-    behaviour, make = next(kind for kind in kinds if kind[0] is not None)
+    behaviour, make = kind_of(handler)
     assert handler.request_deserializer is not None, "our methods take messages"
     return make(
         _wrap_behaviour(behaviour, method=method, note_call=note_call),
-        request_deserializer=_refusing(handler.request_deserializer),
+        request_deserializer=handing_over(handler.request_deserializer, InvalidRequestError),
         response_serializer=handler.response_serializer,
     )
-
-
-def _refusing(deserialize: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    """Return a deserializer that gives the error in the place of a message that cannot be read.
-
-    An exception of its own would be UNKNOWN, and would end a stream of many requests.
-    """
-
-    def read(data: bytes) -> Any:
-        try:
-            return deserialize(data)
-        except DecodeError as error:
-            return InvalidRequestError(f"the message cannot be read: {error}")
-
-    return read
 
 
 def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -> Behaviour:

@@ -14,6 +14,7 @@ import grpc
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.status import status_of
+from service.readable import kind_of
 
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -25,14 +26,11 @@ def refusing_unreadable(handler: _Handler, deserialize: Callable[[bytes], Any]) 
         handler: One of those services': unary, writing to its context, or a generator over a stream.
         deserialize: Gives a message, or an InvalidRequestError in its place.
     """
-    make: Callable[..., _Handler]
-    if handler.unary_unary is not None:
-        make, behaviour = grpc.unary_unary_rpc_method_handler, _checking(handler.unary_unary)
-    elif handler.unary_stream is not None:
-        make, behaviour = grpc.unary_stream_rpc_method_handler, _checking(handler.unary_stream)
-    else:
-        make, behaviour = grpc.stream_stream_rpc_method_handler, _checking_each(handler.stream_stream)
-    return make(behaviour, request_deserializer=deserialize, response_serializer=handler.response_serializer)
+    behaviour, make = kind_of(handler)
+    checking = _checking_each if handler.request_streaming else _checking
+    return make(
+        checking(behaviour), request_deserializer=deserialize, response_serializer=handler.response_serializer
+    )
 
 
 def _checking(behaviour: Any) -> Callable[[Any, Any], Any]:

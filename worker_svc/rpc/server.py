@@ -16,11 +16,11 @@ from grpc_reflection.v1alpha import reflection
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
+from service.readable import ReadableMessages
 from telemetry.sampling import keep_sampling
-from worker_svc.errors import ConfigError
+from worker_svc.errors import ConfigError, ProtocolError
 from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.compute_thread import ComputeThread
-from worker_svc.rpc.readable import ReadableMessages
 from worker_svc.rpc.service_end import ServiceEnd
 from worker_svc.rpc.servicer import FENCING_HOLD_SECONDS, Serving, WorkerServicer
 from worker_svc.rpc.tls import TlsFiles
@@ -77,7 +77,7 @@ async def serve(
         StartupError: if the port cannot be bound or the model cannot be loaded.
         DeviceLostError: if only a new process can compute again.
     """
-    server = grpc.aio.server(interceptors=[ReadableMessages()], options=_SERVER_OPTIONS)
+    server = grpc.aio.server(interceptors=[ReadableMessages(ProtocolError)], options=_SERVER_OPTIONS)
     servicer = WorkerServicer(
         heartbeat_seconds=options.heartbeat_seconds, fencing_hold_seconds=options.fencing_hold_seconds
     )

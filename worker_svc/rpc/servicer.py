@@ -16,11 +16,11 @@ from typing import Any
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 
+from service.readable import checked, readable
 from worker_svc.errors import NotReadyError, ProtocolError, SupersededError, WorkerError
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.convert import worker_hello
 from worker_svc.rpc.hello import check_hello, hello_of
-from worker_svc.rpc.readable import checked, readable
 from worker_svc.rpc.status import status_code_of, status_message_of
 from worker_svc.rpc.step_stream import StepStream
 from worker_svc.runner.worker_info import WorkerInfo
