@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,8 @@ from tests.e2e.greedy_streams import ids_of_one_rank, quiet_port, start_streams,
 from tools.services import Service, running
 
 TORCHRUN = "torch.distributed.run"
+LAUNCH = "worker_svc.launch"
+"""torchrun, as stepwire serve starts it."""
 pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(600),
@@ -106,9 +109,21 @@ def test_stepwire_serve_starts_a_group_again_that_lost_a_rank(model_folder: Path
     assert serve.process.returncode == 0
 
 
+def test_stepwire_serve_says_shortly_that_ranks_do_not_fit_the_model(model_folder: Path) -> None:
+    command = (sys.executable, "-m", "stepwire_cli", "serve", "--model", str(model_folder), "--port", "0")
+    ended = subprocess.run(
+        (*command, "--tensor-parallel-size", "7"), capture_output=True, text=True, timeout=120, check=False
+    )
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert lines[-1] == "error: the worker ended with exit code 1; all is stopped"
+    assert any("error: 7 ranks cannot share this model" in line for line in lines)
+    assert "Traceback" not in ended.stderr
+
+
 def _rank_1(serve_pid: int) -> int:
     """Find the second rank: a child of the child that torchrun is."""
     for child in Path(f"/proc/{serve_pid}/task/{serve_pid}/children").read_text().split():
-        if TORCHRUN in Path(f"/proc/{child}/cmdline").read_text():
+        if LAUNCH in Path(f"/proc/{child}/cmdline").read_text():
             return sorted(map(int, Path(f"/proc/{child}/task/{child}/children").read_text().split()))[1]
     raise AssertionError("torchrun does not run")

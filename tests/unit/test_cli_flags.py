@@ -100,7 +100,7 @@ def test_every_serve_flag_reaches_a_service() -> None:
 def test_torchrun_starts_the_ranks_of_a_worker() -> None:
     flags = ServeFlags(model="m", tensor_parallel_size=4)
     assert worker_command(flags, 4242, python="py") == (
-        *("py", "-u", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"),
+        *("py", "-u", "-m", "worker_svc.launch", "--standalone", "--nproc-per-node", "4"),
         *("-m", "worker_svc", "--model", "m", "--host", "127.0.0.1", "--port", "4242", "--device", "cpu"),
     )
 

@@ -53,11 +53,11 @@ def worker_command(flags: ServeFlags, port: int | None = None, *, python: str) -
 
 
 def _ranks(flags: ServeFlags) -> tuple[str, ...]:
-    """Return what has torchrun start the worker's ranks on this machine; nothing for one."""
+    """Return what starts the worker's ranks on this machine, by torchrun; nothing for one."""
     if flags.tensor_parallel_size == 1:
         return ()
     size = str(flags.tensor_parallel_size)
-    return ("torch.distributed.run", "--standalone", "--nproc-per-node", size, "-m")
+    return ("worker_svc.launch", "--standalone", "--nproc-per-node", size, "-m")
 
 
 def scheduler_command(

@@ -1,0 +1,35 @@
+"""How the start of a worker group's ranks ends when they do."""
+
+import signal
+
+import pytest
+from torch.distributed import run
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from worker_svc.launch import launch
+
+
+@pytest.mark.parametrize(("exit_code", "expected"), [(3, 3), (-signal.SIGKILL, 1)])
+def test_a_rank_that_failed_gives_its_exit_code_and_no_traceback(
+    exit_code: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = ProcessFailure(local_rank=1, pid=4242, exitcode=exit_code, error_file="<N/A>")
+    _end_torchrun_with(ChildFailedError("worker_svc", {1: failure}), monkeypatch)
+    with pytest.raises(SystemExit) as ending:
+        launch()
+    assert ending.value.code == expected
+
+
+def test_a_signal_gives_the_exit_code_of_shells(monkeypatch: pytest.MonkeyPatch) -> None:
+    _end_torchrun_with(SignalException("got a signal", signal.SIGTERM), monkeypatch)
+    with pytest.raises(SystemExit) as ending:
+        launch()
+    assert ending.value.code == 143
+
+
+def _end_torchrun_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(run, "main", fail)
