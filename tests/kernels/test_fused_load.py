@@ -1,6 +1,7 @@
 """What a GPU's runner reserves memory for, before it knows how much the KV cache may take."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
+from worker_svc.batch.mixed_layout import captured_token_counts, padded_shape, padding_arrays
 from worker_svc.runner.kv_cache import allocate_kv_caches
+from worker_svc.runner.packed_upload import packed_starts
 
 LIMITS = TableLimits(
     block_size=16, num_blocks=4, max_num_seqs=10, max_num_batched_tokens=100, max_model_len=64, vocab_size=320
@@ -47,3 +50,20 @@ def test_all_graphs_that_a_runner_captures_are_counted(
     runner = fused_runner.FusedModelRunner(parts, batch_sizes=sizes, has_graphs=True)
     runner.capture(tuple(SamplingFlavour))
     assert fused_load.count_graphs(parts, sizes) == len(CountedGraphs.keys)
+
+
+@pytest.mark.parametrize("max_num_seqs", [1, 64, 256])
+@pytest.mark.parametrize("max_num_batched_tokens", [16, 256, 512, 2048])
+@pytest.mark.parametrize("tokens_per_tile", [1, 32])
+def test_every_padded_step_fits_a_staging_buffer(
+    max_num_seqs: int, max_num_batched_tokens: int, tokens_per_tile: int
+) -> None:
+    from worker_svc.runner.step_parts import staging_words  # noqa: PLC0415
+
+    limits = replace(LIMITS, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
+    for num_tokens in captured_token_counts(max_num_batched_tokens):
+        for are_lone in (False, True):
+            shape = padded_shape(
+                num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tokens_per_tile=tokens_per_tile
+            )
+            assert packed_starts(padding_arrays(shape))[-1] <= staging_words(limits)

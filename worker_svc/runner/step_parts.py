@@ -92,8 +92,8 @@ def make_step_parts(
 def staging_words(limits: TableLimits) -> int:
     """Tell how many words the largest upload takes: of a mixed step, of admissions, of a decode step."""
     alignment = 128
-    # Two words a token, and four a tile, of which each has at least one token; nine a row.
-    mixed = 6 * limits.max_num_batched_tokens + 9 * limits.max_num_seqs
+    # Two words a token, nine a row, and four a tile: a token each at least, and padded one more a row.
+    mixed = 6 * limits.max_num_batched_tokens + 13 * limits.max_num_seqs
     return (
         max(mixed, 16 * limits.max_num_seqs, DecodeLayout(num_rows=limits.max_num_seqs).num_words) + alignment
     )
