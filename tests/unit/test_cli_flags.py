@@ -5,10 +5,12 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+import typer
 from rich.console import Console
 from stepwire_cli.exits import EXIT_CODE_OF_ERROR, describe, exit_code_of
 from stepwire_cli.main import app
 from stepwire_cli.request_flags import RequestFlags
+from stepwire_cli.serve import check_port
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import scheduler_command, worker_command
 from stepwire_cli.state import render
@@ -103,6 +105,16 @@ def test_torchrun_starts_the_ranks_of_a_worker() -> None:
         *("py", "-u", "-m", "worker_svc.launch", "--standalone", "--nproc-per-node", "4"),
         *("-m", "worker_svc", "--model", "m", "--host", "127.0.0.1", "--port", "4242", "--device", "cpu"),
     )
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 80000])
+def test_a_port_that_is_none_is_refused_before_anything_starts(
+    port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ending:
+        check_port("127.0.0.1", port)
+    assert ending.value.exit_code == 2
+    assert capsys.readouterr().err == f"error: --port is {port}, but must be in [0, 65535]\n"
 
 
 def test_request_flags_that_are_not_given_change_nothing() -> None:

@@ -21,6 +21,7 @@ from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
 
+MAX_PORT = 65535
 WORKER_GRACE_SECONDS = 10.0
 LAUNCHER_GRACE_SECONDS = 30.0
 """What torchrun gets beyond that, when its ranks have ended."""
@@ -41,6 +42,8 @@ def check_port(host: str, port: int) -> None:
 
     It starts when the worker has loaded the model, which may take minutes.
     """
+    if not 0 <= port <= MAX_PORT:  # else getaddrinfo would take the rest of a division by 65,536
+        fail(f"--port is {port}, but must be in [0, {MAX_PORT}]", EXIT_REFUSED)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
