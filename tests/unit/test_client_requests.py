@@ -150,16 +150,30 @@ def test_a_conversation_carries_messages_and_template_arguments() -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ("hi", {"top_k": -1}, "top_k is -1, but cannot be sent: "),
-        ("hi", {"seed": 2**64}, "seed is 18446744073709551616, but cannot be sent: "),
-        ("hi", {"temperature": "hot"}, "temperature is 'hot', but cannot be sent: "),
+        ("hi", {"top_k": -1}, "top_k is -1, but must be a whole number in [0, 4294967295]"),
+        (
+            "hi",
+            {"max_tokens": 2**32},
+            "max_tokens is 4294967296, but must be a whole number in [0, 4294967295]",
+        ),
+        ("hi", {"seed": -1}, "seed is -1, but must be a whole number in [0, 18446744073709551615]"),
+        ("hi", {"seed": 1.5}, "seed is 1.5, but must be a whole number in [0, 18446744073709551615]"),
+        ("hi", {"priority": 2**31}, "priority is 2147483648, but must be a whole number in [-2147483648, 2"),
+        ("hi", {"ignore_eos": "x"}, "ignore_eos is 'x', but cannot be sent: "),
+        ("hi", {"temperature": "hot"}, "temperature is 'hot', but must be a number"),
         ("hi", {"logit_bias": {-1: 0.0}}, "logit_bias is {-1: 0.0}, but cannot be sent: "),
-        ("hi", {"stop_token_ids": [-2]}, "stop_token_ids is [-2], but cannot be sent: "),
+        (
+            "hi",
+            {"stop_token_ids": [-2]},
+            "stop_token_ids is [-2], but must hold whole numbers in [0, 4294967295]",
+        ),
         ("hi", {"stop": [1]}, "stop is [1], but cannot be sent: "),
-        ("hi", {"logprobs": -1}, "logprobs is -1, but cannot be sent: "),
-        ([-1], {}, "prompt is [-1], but cannot be sent: "),
-        ([1.5], {}, "prompt is [1.5], but cannot be sent: "),
+        ("hi", {"logprobs": -1}, "logprobs is -1, but must be a whole number in [0, 4294967295]"),
+        ([-1], {}, "prompt is [-1], but must hold whole numbers in [0, 4294967295]"),
+        ([1.5], {}, "prompt is [1.5], but must hold whole numbers in [0, 4294967295]"),
         (b"hi", {}, "prompt is b'hi', but must be text, token ids or chat messages"),
+        (None, {}, "prompt is None, but must be text, token ids or chat messages"),
+        ({"role": "user"}, {}, "prompt is {'role': 'user'}, but must be text, token ids or chat messages"),
         (
             "hi",
             {"template_arguments": {}},
@@ -172,9 +186,9 @@ def test_a_conversation_carries_messages_and_template_arguments() -> None:
             "prompt[0] is {'role': 'user'}, but cannot be sent: has the keys",
         ),
         (
-            [{"role": "user", "content": 1}],
+            [{"role": "user", "content": [{}]}],
             {},
-            "prompt[0] is {'role': 'user', 'content': 1}, but cannot be",
+            "prompt[0] is {'role': 'user', 'content': [{}]}, but cannot be sent: content is of type list",
         ),
         (
             [{"role": "user", "content": ""}],
@@ -206,5 +220,5 @@ def test_token_ids_are_not_tokenized_again() -> None:
 def test_detokenize_request() -> None:
     expected = service_pb.DetokenizeRequest(token_ids=[1, 70_000], skip_special_tokens=True)
     assert encode_detokenize([1, 70_000], skip_special_tokens=True) == expected
-    with pytest.raises(InvalidRequest, match=r"^token_ids is \[-1\], but cannot be sent: "):
+    with pytest.raises(InvalidRequest, match=r"^token_ids is \[-1\], but must hold whole numbers"):
         encode_detokenize([-1], skip_special_tokens=False)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import cast
 
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from stepwire.v1 import generation_service_pb2 as service_pb
 from stepwire.v1 import types_pb2 as types_pb
@@ -33,6 +34,17 @@ _OPTIONAL_SAMPLING_FIELDS = (
     "frequency_penalty",
     "repetition_penalty",
 )
+
+_UINT32 = "must be a whole number in [0, 4294967295]"
+_TOKEN_IDS = "must hold whole numbers in [0, 4294967295]"
+_LIMIT_OF_TYPE = {
+    FieldDescriptor.CPPTYPE_INT32: "must be a whole number in [-2147483648, 2147483647]",
+    FieldDescriptor.CPPTYPE_UINT32: _UINT32,
+    FieldDescriptor.CPPTYPE_UINT64: "must be a whole number in [0, 18446744073709551615]",
+    FieldDescriptor.CPPTYPE_FLOAT: "must be a number",
+    FieldDescriptor.CPPTYPE_DOUBLE: "must be a number",
+}
+"""What the protocol can carry, where its own word for it tells no limit."""
 
 
 def encode_request(request: GenerationRequest) -> service_pb.GenerateRequest:
@@ -69,7 +81,7 @@ def encode_tokenize(request: GenerationRequest) -> service_pb.TokenizeRequest:
 def encode_detokenize(token_ids: Sequence[int], *, skip_special_tokens: bool) -> service_pb.DetokenizeRequest:
     """Turn ``token_ids`` into the message of Detokenize."""
     message = service_pb.DetokenizeRequest(skip_special_tokens=skip_special_tokens)
-    with _carrying("token_ids", token_ids):
+    with _carrying("token_ids", token_ids, _TOKEN_IDS):
         message.token_ids.extend(token_ids)
     return message
 
@@ -89,7 +101,7 @@ def _encode_stop(params: StopParams) -> types_pb.StopParams:
     strings = (params.stop,) if isinstance(params.stop, str) else params.stop
     with _carrying("stop", strings):
         message.stop_strings.extend(strings)
-    with _carrying("stop_token_ids", params.stop_token_ids):
+    with _carrying("stop_token_ids", params.stop_token_ids, _TOKEN_IDS):
         message.stop_token_ids.extend(params.stop_token_ids)
     _set(message, "ignore_eos", params.ignore_eos)
     _set(message, "min_tokens", params.min_tokens)
@@ -102,7 +114,7 @@ def _encode_output(params: OutputParams) -> types_pb.OutputParams:
     message = types_pb.OutputParams()
     _set_optional(message, "skip_special_tokens", params.skip_special_tokens)
     if params.logprobs is not None:
-        with _carrying("logprobs", params.logprobs):
+        with _carrying("logprobs", params.logprobs, _UINT32):
             message.num_logprobs = params.logprobs
     return message
 
@@ -120,12 +132,14 @@ def _fill_input(
         return
     assert isinstance(message, service_pb.GenerateRequest), "encode_tokenize refuses token ids"
     message.token_ids.SetInParent()  # an empty prompt is the server's to refuse
-    with _carrying("prompt", prompt):
+    with _carrying("prompt", prompt, _TOKEN_IDS):
         message.token_ids.ids.extend(cast(Sequence[int], prompt))
 
 
 def _is_conversation(prompt: Prompt) -> bool:
-    if isinstance(prompt, (bytes, bytearray)):  # a sequence of numbers, but never meant as token ids
+    # Bytes are a sequence of numbers, but never meant as token ids.
+    is_sequence = hasattr(prompt, "__len__") and hasattr(prompt, "__getitem__")
+    if isinstance(prompt, (bytes, bytearray, Mapping)) or not is_sequence:
         raise _refuse("prompt", prompt, "must be text, token ids or chat messages")
     return not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], (ChatMessage, Mapping))
 
@@ -143,11 +157,14 @@ def _encode_chat(request: GenerationRequest) -> types_pb.ChatInput:
 
 
 def _encode_chat_message(item: ChatMessage | Mapping[str, str]) -> types_pb.ChatMessage:
-    if isinstance(item, ChatMessage):
-        return types_pb.ChatMessage(role=item.role, content=item.content)
-    if set(item) != {"role", "content"}:
-        raise ValueError(f"has the keys {sorted(item)}, but must have role and content")
-    return types_pb.ChatMessage(role=item["role"], content=item["content"])
+    if not isinstance(item, ChatMessage):
+        if set(item) != {"role", "content"}:
+            raise ValueError(f"has the keys {sorted(item)}, but must have role and content")
+        item = ChatMessage(role=item["role"], content=item["content"])
+    for name, value in (("role", item.role), ("content", item.content)):
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is of type {type(value).__name__}, but must be text")
+    return types_pb.ChatMessage(role=item.role, content=item.content)
 
 
 def _refuse_chat_options(request: GenerationRequest) -> None:
@@ -163,17 +180,20 @@ def _set_optional(message: Message, name: str, value: object) -> None:
 
 
 def _set(message: Message, name: str, value: object) -> None:
-    with _carrying(name, value):
+    try:
         setattr(message, name, value)
+    except (TypeError, ValueError, AttributeError) as error:
+        limit = _LIMIT_OF_TYPE.get(message.DESCRIPTOR.fields_by_name[name].cpp_type)
+        raise _refuse(name, value, limit or f"cannot be sent: {error}") from error
 
 
 @contextmanager
-def _carrying(name: str, value: object) -> Iterator[None]:
-    """Name the field when protobuf or JSON cannot carry its value."""
+def _carrying(name: str, value: object, limit: str = "") -> Iterator[None]:
+    """Name the field, and the limit where one is given, when protobuf or JSON cannot carry its value."""
     try:
         yield
     except (TypeError, ValueError, AttributeError) as error:
-        raise _refuse(name, value, f"cannot be sent: {error}") from error
+        raise _refuse(name, value, limit or f"cannot be sent: {error}") from error
 
 
 def _refuse(name: str, value: object, limit: str) -> InvalidRequest:
