@@ -30,6 +30,7 @@ from stepwire_client import (
     StepwireClientError,
     StopParams,
     Unavailable,
+    Unimplemented,
     WorkerState,
 )
 from typer.testing import CliRunner
@@ -213,6 +214,8 @@ def test_an_error_is_one_line() -> None:
     assert describe(InvalidRequest("top_k is 1,\n but"), "h:1") == "top_k is 1, but"
     expected = "no server answers at h:1; start one: stepwire serve --model DIR"
     assert describe(ConnectionFailed("failed to connect"), "h:1") == expected
+    expected = "h:1 does not know this call, as a scheduler of this version does (Method not found!)"
+    assert describe(Unimplemented("Method not found!"), "h:1") == expected
 
 
 def test_the_state_as_a_table() -> None:

@@ -19,6 +19,7 @@ from stepwire_client import (
     StepwireClientError,
     TlsFailed,
     Unavailable,
+    Unimplemented,
 )
 
 EXIT_FAILED = 1
@@ -68,6 +69,8 @@ def describe(error: StepwireClientError, address: str, *, timeout_seconds: float
         return f"no server answers at {address}; start one: stepwire serve --model DIR"
     if isinstance(error, DeadlineExceeded) and timeout_seconds is not None:
         return f"not done within --timeout-seconds {timeout_seconds:g} ({line})"
+    if isinstance(error, Unimplemented):
+        return f"{address} does not know this call, as a scheduler of this version does ({line})"
     if error.code is grpc.StatusCode.UNAUTHENTICATED and "authorization:" in line:
         # The server speaks of what a program sends.
         return f"{line.partition(':')[0]}: --token, or the variable STEPWIRE_TOKEN"
