@@ -31,7 +31,7 @@ def run_engine_child(
     # Imported in the child only: the supervisor itself needs no grpc, which costs 0.2 s and 50 MB.
     from scheduler_svc.engine.server import run_engine  # noqa: PLC0415
 
-    on_listening = _prepare_child(connection, config, metrics_folder)
+    on_listening = _prepare_child(connection, config, (Path(socket_path).parent, metrics_folder))
     with _failure_told(connection):
         run_engine(config, socket_path=socket_path, metrics_folder=metrics_folder, on_listening=on_listening)
 
@@ -47,7 +47,7 @@ def run_frontend_child(
     """Run one front end in this process, until it is stopped."""
     from scheduler_svc.frontend.server import run_frontend  # noqa: PLC0415
 
-    on_listening = _prepare_child(connection, config, metrics_folder)
+    on_listening = _prepare_child(connection, config, (Path(socket_path).parent, metrics_folder))
     with _failure_told(connection):
         run_frontend(
             config,
@@ -59,25 +59,24 @@ def run_frontend_child(
 
 
 def _prepare_child(
-    connection: Connection, config: SchedulerConfig, metrics_folder: Path | None
+    connection: Connection, config: SchedulerConfig, folders: tuple[Path | None, ...]
 ) -> Callable[[], None]:
     """Set up what every child needs; return what it calls when it listens."""
     set_up_logging(config.logging_level, config.log_format)
     # A terminal sends Ctrl-C to the whole process group; the supervisor passes it on in order.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(
-        target=_end_with_parent, args=(metrics_folder,), name="end-with-parent", daemon=True
-    ).start()
+    threading.Thread(target=_end_with_parent, args=folders, name="end-with-parent", daemon=True).start()
     return lambda: connection.send(_LISTENING)
 
 
-def _end_with_parent(metrics_folder: Path | None) -> None:
-    """Stop this process when its parent is gone, however that died, and leave no boards in memory."""
+def _end_with_parent(*folders: Path | None) -> None:
+    """Stop this process when its parent is gone, however that died, and leave none of its folders."""
     parent = parent_process()
     assert parent is not None, "runs in a child only"
     parent.join()
-    if metrics_folder is not None:
-        shutil.rmtree(metrics_folder, ignore_errors=True)  # its other children do the same
+    for folder in folders:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # its other children do the same
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -121,12 +122,24 @@ def test_ctrl_c_ends_all_in_order_and_leaves_nothing(model_folder: Path) -> None
         assert "Traceback" not in "".join(service.lines)
 
 
-def test_when_the_supervisor_is_killed_nothing_is_left_running_or_in_memory(model_folder: Path) -> None:
+@pytest.fixture
+def short_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have temporary folders made in one of our own, whose path is short enough for sockets."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_when_the_supervisor_is_killed_nothing_is_left_running_or_in_memory(
+    model_folder: Path, short_folder: Path
+) -> None:
     with scheduler(model_folder, "--port", "0", "--metrics-port", "0") as service:
         pids = spawned(service)
         mapped = [line.split()[-1] for line in Path(f"/proc/{pids[0]}/maps").read_text().splitlines()]
         (board,) = {Path(path) for path in mapped if "/stepwire-" in path and path.endswith("/engine")}
         assert board.is_file()
+        (socket,) = short_folder.glob("stepwire-*/engine.sock")
         service.kill()
         wait_gone(pids)
         assert not board.parent.exists()
+        assert not socket.parent.exists()
