@@ -51,8 +51,12 @@ def open_checkpoint_file(path: Path) -> Iterator[Any]:
     """Open one file for reading tensors by name (safetensors' own handle).
 
     Raises:
-        ModelFolderError: the file is broken or truncated, found at opening or later.
+        ModelFolderError: the file may not be read, or is broken or truncated, found at opening or later.
     """
+    try:
+        path.open("rb").close()  # safetensors tells of a file that we may not read that there is none
+    except OSError as error:
+        raise ModelFolderError(f"cannot read {path}: {error.strerror}") from error
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             yield file

@@ -22,9 +22,14 @@ def find_model_folder(name: str) -> Path:
     Raises:
         ModelFolderError: neither names a readable model folder.
     """
-    folder = Path(name).expanduser()
-    if folder.exists():
-        if not (folder / CONFIG_FILE).is_file():
+    try:
+        folder = Path(name).expanduser()
+        is_there, has_config = folder.exists(), (folder / CONFIG_FILE).is_file()
+    # A folder that we may not look into, a name that is too long; "~name" of nobody here.
+    except (OSError, RuntimeError) as error:
+        raise ModelFolderError(f"cannot read model folder {name!r}: {error}") from error
+    if is_there:
+        if not has_config:
             raise ModelFolderError(f"model {name!r} is no model folder: it holds no {CONFIG_FILE}")
         return folder
     if not _can_be_hub_id(name):

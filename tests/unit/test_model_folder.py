@@ -55,6 +55,15 @@ def test_a_folder_without_a_config_is_refused(tmp_path: Path) -> None:
         find_model_folder(str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("m" * 300, r"\[Errno \d+\] File name too long: "), ("~no-such-user/m", "Could not determine home")],
+)
+def test_a_path_that_cannot_be_looked_at_is_refused_with_the_reason(name: str, reason: str) -> None:
+    with pytest.raises(ModelFolderError, match=f"^cannot read model folder '{name}': {reason}"):
+        find_model_folder(name)
+
+
 @pytest.mark.parametrize("name", ["/no/such/folder", "./model", "../a", "~/none", "model", "a/b/c", "", "a/"])
 def test_a_missing_path_is_not_looked_for_on_a_hub(
     name: str, fetched: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,15 +1,18 @@
 """Loading safetensors: every parameter once, or an error that names the file and the parameter."""
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from model import decoder
+from model.checkpoint import find_checkpoint_files
 from model.config import read_model_config
 from model.decoder import CausalLM
 from model.errors import ModelFolderError
@@ -155,6 +158,15 @@ def test_a_truncated_file(tied: Path, num_bytes: int) -> None:
     path = tied / "model.safetensors"
     path.write_bytes(path.read_bytes()[:num_bytes])
     _fails(tied, f"cannot read {path}, it is truncated or broken")
+
+
+def test_a_file_that_may_not_be_read(tied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, _mode: str) -> NoReturn:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)  # file modes do not keep root out
+    with pytest.raises(ModelFolderError, match=r"^cannot read .*/model\.safetensors: Permission denied$"):
+        find_checkpoint_files(tied)
 
 
 def test_no_file_at_all(tied: Path) -> None:
