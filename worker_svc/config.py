@@ -87,11 +87,13 @@ class WorkerConfig:
             self._check_range(option, 0, 2**31 - 1)
         for option in ("stuck_step_seconds", "silence_limit_seconds"):
             if not 0 < getattr(self, option) < 2**20:
-                raise _error(option, getattr(self, option), "be above 0 and finite")
+                raise ConfigError.of(option, getattr(self, option), "be above 0 and finite")
         if not 0 <= self.kv_cache_gib < 2**20:
-            raise _error("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
+            raise ConfigError.of("kv_cache_gib", self.kv_cache_gib, "be at least 0 and finite")
         if not 0 < self.gpu_memory_utilization <= 1:
-            raise _error("gpu_memory_utilization", self.gpu_memory_utilization, "be above 0 and at most 1")
+            raise ConfigError.of(
+                "gpu_memory_utilization", self.gpu_memory_utilization, "be above 0 and at most 1"
+            )
 
     def _check_tls(self) -> None:
         for option, needed in (
@@ -101,13 +103,13 @@ class WorkerConfig:
         ):
             value = getattr(self, option)
             if value and not getattr(self, needed):
-                raise _error(option, value, f"come with --{needed.replace('_', '-')}")
+                raise ConfigError.of(option, value, f"come with --{needed.replace('_', '-')}")
 
     def _check_names(self) -> None:
         if not self.model:
-            raise _error("model", self.model, "name a model folder or a hub id")
+            raise ConfigError.of("model", self.model, "name a model folder or a hub id")
         if not self.host:
-            raise _error("host", self.host, "name an address to listen on")
+            raise ConfigError.of("host", self.host, "name an address to listen on")
         for option, names in (
             ("device", DEVICES),
             ("dtype", DTYPES),
@@ -116,13 +118,9 @@ class WorkerConfig:
             ("log_format", LOG_FORMATS),
         ):
             if getattr(self, option) not in names:
-                raise _error(option, getattr(self, option), f"be one of {', '.join(names)}")
+                raise ConfigError.of(option, getattr(self, option), f"be one of {', '.join(names)}")
 
     def _check_range(self, option: str, low: int, high: int) -> None:
         value = getattr(self, option)
         if not low <= value <= high:
-            raise _error(option, value, f"be in [{low}, {high}]")
-
-
-def _error(option: str, value: object, limit: str) -> ConfigError:
-    return ConfigError(f"--{option.replace('_', '-')} is {value!r}, but must {limit}")
+            raise ConfigError.of(option, value, f"be in [{low}, {high}]")

@@ -26,6 +26,11 @@ class StartupError(WorkerError):
 class ConfigError(StartupError):
     """A flag or environment variable does not fit: the message names it, its value and the limit."""
 
+    @classmethod
+    def of(cls, option: str, value: object, limit: str) -> "ConfigError":
+        """Build the error for ``option`` whose ``value`` breaks ``limit`` (a phrase after "must")."""
+        return cls(f"--{option.replace('_', '-')} is {value!r}, but must {limit}")
+
 
 class MemoryBudgetError(StartupError):
     """The KV cache cannot hold what the flags ask for: the message says what to change."""

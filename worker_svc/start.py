@@ -15,11 +15,11 @@ import uvloop
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from service.pem_files import PemFiles
 from worker_svc.config import WorkerConfig
-from worker_svc.errors import DeviceLostError
+from worker_svc.errors import ConfigError, DeviceLostError
 from worker_svc.exposure import exposure_lines
 from worker_svc.rpc.server import ServerOptions, serve
-from worker_svc.rpc.tls import TlsFiles
 from worker_svc.runner.load import OnProgress, load_worker
 from worker_svc.runner.worker_info import LoadedWorker
 from worker_svc.scraped import serve_metrics
@@ -66,7 +66,7 @@ def _serve(config: WorkerConfig, load: Callable[[], LoadedWorker]) -> None:
             port=config.port,
             stuck_step_seconds=config.stuck_step_seconds,
             meter=meter,
-            tls=TlsFiles(certificate=config.tls_cert, key=config.tls_key, client_ca=config.tls_client_ca),
+            credentials=PemFiles(config=config, refuse=ConfigError.of).server_credentials(),
             has_reflection=config.reflection,
         )
         runner.run(serve(options, load, announce=typer.echo))

@@ -11,12 +11,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stepwire.worker.v1 import worker_service_pb2 as pb
 from stepwire.worker.v1.worker_service_pb2_grpc import WorkerServiceStub
 
+from service.pem_files import PemFiles
 from tests.certificates import Authority, Pair
 from tests.rpc import worker_harness
 from tests.rpc.engine_bench import attached, new_request, running_engine, wait_until
 from tests.stand_in_worker import StandInWorker
+from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError
-from worker_svc.rpc.tls import TlsFiles
 
 BROKE_OFF = "the other side broke off: it may want TLS, or a client certificate that it trusts"
 
@@ -36,6 +37,12 @@ async def stand_in(pair: Pair | None, client_ca: bytes | None = None) -> AsyncIt
     yield worker.address
     await worker.stop()
     assert worker.faults == []
+
+
+def worker_credentials(pair: Pair, client_ca: str = "") -> grpc.ServerCredentials | None:
+    """Make what a worker listens with, as its start does."""
+    config = WorkerConfig(model="m", tls_cert=pair.cert, tls_key=pair.key, tls_client_ca=client_ca)
+    return PemFiles(config=config, refuse=ConfigError.of).server_credentials()
 
 
 async def reason_of(address: str, **options: Any) -> str:
@@ -89,8 +96,8 @@ async def test_a_worker_s_expired_certificate_is_told(authority: Authority) -> N
 
 async def test_the_worker_s_own_port_lets_in_whom_the_authority_signed(authority: Authority) -> None:
     pair, engine = authority.issue("real-worker"), authority.issue("real-engine")
-    tls = TlsFiles(certificate=pair.cert, key=pair.key, client_ca=authority.ca)
-    async with worker_harness.serving(tls=tls, has_reflection=False) as worker:
+    listening = worker_credentials(pair, client_ca=authority.ca)
+    async with worker_harness.serving(credentials=listening, has_reflection=False) as worker:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await worker.stub.GetWorkerInfo(pb.GetWorkerInfoRequest(), timeout=10)
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -115,8 +122,8 @@ def test_the_worker_names_files_that_it_cannot_use(tmp_path: Path, authority: Au
     junk = tmp_path / "junk.pem"
     junk.write_text("no certificate")
     with pytest.raises(ConfigError, match="--tls-key is 'gone', but must be a file that can be read"):
-        TlsFiles(certificate=pair.cert, key="gone").credentials()
+        worker_credentials(Pair(cert=pair.cert, key="gone"))
     with pytest.raises(ConfigError, match=r"fits the unencrypted private key of --tls-key .*KEY_VALUES"):
-        TlsFiles(certificate=pair.cert, key=other.key).credentials()
+        worker_credentials(Pair(cert=pair.cert, key=other.key))
     with pytest.raises(ConfigError, match=r"--tls-client-ca is '.*junk.pem', but must hold PEM certificates"):
-        TlsFiles(certificate=pair.cert, key=pair.key, client_ca=str(junk)).credentials()
+        worker_credentials(pair, client_ca=str(junk))

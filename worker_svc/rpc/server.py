@@ -24,7 +24,6 @@ from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.service_end import ServiceEnd
 from worker_svc.rpc.servicer import FENCING_HOLD_SECONDS, Serving, WorkerServicer
-from worker_svc.rpc.tls import TlsFiles
 from worker_svc.runner.worker_info import LoadedWorker
 
 _logger = logging.getLogger(__name__)
@@ -46,7 +45,8 @@ class ServerOptions:
     """How long a step may go on after its engine gave it up."""
     meter: WorkerMeter = field(default_factory=WorkerMeter)
     """Counts steps."""
-    tls: TlsFiles = field(default_factory=TlsFiles)
+    credentials: grpc.ServerCredentials | None = None
+    """What to listen with; None without TLS."""
     has_reflection: bool = True
 
 
@@ -133,7 +133,7 @@ async def _sampled(
 
 
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
-    address, credentials = f"{options.host}:{options.port}", options.tls.credentials()
+    address, credentials = f"{options.host}:{options.port}", options.credentials
     # Before gRPC tries, which logs lines of its own and does not tell the reason.
     reason = _why_not_bound(options.host, options.port)
     if reason:
