@@ -3,10 +3,10 @@
 Knows nothing about sockets or certificates: only what the flags ask for.
 """
 
-import ipaddress
 from collections.abc import Iterator
 
 from scheduler_svc.config import SchedulerConfig
+from service.addresses import is_this_machine
 
 
 def exposure_lines(config: SchedulerConfig) -> Iterator[str]:
@@ -29,13 +29,3 @@ def exposure_lines(config: SchedulerConfig) -> Iterator[str]:
             for address in config.worker
             if not is_this_machine(address.rpartition(":")[0])
         )
-
-
-def is_this_machine(host: str) -> bool:
-    """Tell whether an address to listen on, or to connect to, is this machine's own loopback."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name
-        return False

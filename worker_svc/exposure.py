@@ -3,15 +3,15 @@
 Knows nothing about sockets or certificates: only what the flags ask for.
 """
 
-import ipaddress
 from collections.abc import Iterator
 
+from service.addresses import is_this_machine
 from worker_svc.config import WorkerConfig
 
 
 def exposure_lines(config: WorkerConfig) -> Iterator[str]:
     """Say who can connect, and warn of what an attacker on the network could do."""
-    if _is_this_machine(config.host):
+    if is_this_machine(config.host):
         yield f"only this machine can connect: --host is {config.host}"
         return
     if not config.tls_client_ca:
@@ -23,12 +23,3 @@ def exposure_lines(config: WorkerConfig) -> Iterator[str]:
         yield "warning: token ids travel in plain text; --tls-cert encrypts them"
     if config.metrics_port >= 0:
         yield f"warning: whoever reaches {config.host} can read the metrics"
-
-
-def _is_this_machine(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # a name
-        return False
