@@ -23,14 +23,12 @@ from scheduler_svc.engine.owners import FrontendOutbox
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import CacheBatch, EngineInfo, FlushAsked, FrontendGone
 from service.readable import checked, readable
+from service.status_messages import MAX_MESSAGE_CHARACTERS
 
 _log = logging.getLogger(__name__)
 
 MAX_OUTBOX_MESSAGES = 8192
 """What a front end may leave unread: 8 s of steps of 1 ms each, 40 MB at 256 rows."""
-
-_MAX_MESSAGE_CHARACTERS = 500
-"""A refusal travels in trailers, of which gRPC's clients refuse some above 8 KiB."""
 
 _AttachContext = grpc.aio.ServicerContext[pb.AttachRequest, pb.AttachResponse]
 _WatchContext = grpc.aio.ServicerContext[pb.WatchPrefixCachesRequest, pb.WatchPrefixCachesResponse]
@@ -136,7 +134,7 @@ class EngineServicer(EngineServiceServicer):
 
 async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: ValueError) -> NoReturn:
     """End a call, with as much of the reason as trailers hold."""
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:_MAX_MESSAGE_CHARACTERS])
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:MAX_MESSAGE_CHARACTERS])
 
 
 async def _write(outbox: FrontendOutbox, context: _AttachContext) -> None:

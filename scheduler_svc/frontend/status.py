@@ -24,6 +24,7 @@ from scheduler_svc.errors import (
     UnsupportedError,
     WorkerUnavailableError,
 )
+from service.status_messages import shortened
 
 STATUS_OF_ERROR: dict[type[StepwireError], grpc.StatusCode] = {
     StepwireError: grpc.StatusCode.INTERNAL,
@@ -55,8 +56,6 @@ RETRY_AFTER_KEY = "retry-after-ms"
 RESUME_SEED_KEY = "stepwire-resume-seed"
 RESUME_NUM_TOKENS_KEY = "stepwire-resume-num-tokens"
 
-_MAX_MESSAGE_CHARACTERS = 500
-"""Messages travel in trailers, of which gRPC's clients refuse some above 8 KiB; an emoji takes 12 bytes."""
 _INTERNAL_MESSAGE = "internal error: the server's log has the details"
 
 
@@ -67,11 +66,7 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.INTERNAL, _INTERNAL_MESSAGE
     # A chat template's own words can hold half a surrogate pair out of its JSON arguments. gRPC cannot
     # encode that, and the call would never end.
-    message = str(error).encode(errors="backslashreplace").decode()
-    if len(message) > _MAX_MESSAGE_CHARACTERS:
-        half = _MAX_MESSAGE_CHARACTERS // 2
-        message = f"{message[:half]} ... {message[-half:]}"
-    return code, message
+    return code, shortened(str(error).encode(errors="backslashreplace").decode())
 
 
 def retry_after_ms(error: Exception) -> int:

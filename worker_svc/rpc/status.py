@@ -5,6 +5,7 @@ Start-up errors never reach a client and have no row. Knows nothing about stream
 
 import grpc
 
+from service.status_messages import shortened
 from worker_svc.errors import (
     DeviceLostError,
     HelloMismatchError,
@@ -25,17 +26,9 @@ STATUS_CODES: dict[type[WorkerError], grpc.StatusCode] = {
 }
 
 
-_MAX_MESSAGE_CHARACTERS = 500
-"""A message travels in trailers, of which gRPC's clients refuse some above 8 KiB."""
-
-
 def status_message_of(error: WorkerError) -> str:
     """Tell the message of an error, short enough to reach the engine whatever value it names."""
-    message = str(error)
-    if len(message) <= _MAX_MESSAGE_CHARACTERS:
-        return message
-    half = _MAX_MESSAGE_CHARACTERS // 2
-    return f"{message[:half]} ... {message[-half:]}"
+    return shortened(str(error))
 
 
 def status_code_of(error: WorkerError) -> grpc.StatusCode:
