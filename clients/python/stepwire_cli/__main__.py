@@ -4,6 +4,7 @@ Sets what gRPC reads from the environment when it is imported. Knows nothing abo
 """
 
 import os
+import signal
 
 GRPC_ENVIRONMENT = {
     # Else a server that stops writes a line of gRPC's own before our one-line error.
@@ -19,8 +20,13 @@ def run() -> None:
     """Run the command line."""
     for name, value in GRPC_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # imports that are interrupted show a traceback
     from stepwire_cli.main import app  # noqa: PLC0415  # it imports grpc
 
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="stepwire")
 
 
