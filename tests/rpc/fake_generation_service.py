@@ -127,9 +127,8 @@ class FakeGenerationService(GenerationServiceServicer):
     ) -> Iterator[service_pb.GenerateManyResponse]:
         context.add_callback(self.has_left.set)
         self._note_caller(context)
-        self._fail(context)
         for action in request_iterator:
-            self._fail(context)  # a test may have set it since the call began
+            self._fail(context)  # not before: a write to a call that has ended loses its status
             request = action.generate
             self.requests.append(request)
             if request.text == "bad":

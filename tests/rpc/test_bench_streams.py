@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -85,6 +86,41 @@ async def test_a_status_is_an_error(
     records = await record_of(streams[0], jobs)
     told = [(record.error, record.error_message) for record in records]
     assert told == [("RESOURCE_EXHAUSTED", "the queue is full")] * 2
+
+
+class EndingCall:
+    """A call that ends while it is first written to, as grpc.aio tells it then."""
+
+    def __init__(self) -> None:
+        self.was_written = asyncio.Event()
+
+    def _error(self) -> grpc.aio.AioRpcError:
+        none = grpc.aio.Metadata()
+        details = "Internal error from Core"
+        return grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, none, none, details=details)
+
+    async def write(self, _: bytes) -> None:
+        self.was_written.set()
+        raise self._error()
+
+    async def read(self) -> None:
+        await self.was_written.wait()
+        raise self._error()
+
+
+class EndingChannel:
+    """A channel whose calls all are ending ones."""
+
+    def stream_stream(self, *_: Any, **__: Any) -> Callable[..., EndingCall]:
+        return lambda **_: EndingCall()
+
+
+async def test_a_status_that_a_write_has_lost_is_told_as_unavailable() -> None:
+    streams = make_streams(cast("Any", [EndingChannel()]), is_many=True, timeout_seconds=10.0)
+    jobs = make_jobs([[5]], [NUM_TOKENS], options=JobOptions(temperature=0.5, is_many=True), round_id="r")
+    (record,) = await record_of(streams, jobs)
+    assert (record.error, record.error_message) == ("UNAVAILABLE", "the stream ended while it was written to")
+    await streams.close()
 
 
 async def test_an_error_in_the_stream_ends_its_own_request_only(fake_address: str) -> None:

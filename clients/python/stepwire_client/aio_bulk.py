@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Self
 import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 
-from stepwire_client.aio_calls import cancel_when_dropped, translate_errors, write_first
+from stepwire_client.aio_calls import (
+    FAILED_WRITE,
+    WRITTEN_TOO_LATE,
+    cancel_when_dropped,
+    translate_errors,
+    write_first,
+)
 from stepwire_client.bulk_window import BulkEvent, BulkWindow, Pause
 from stepwire_client.errors import Cancelled, Internal, Unavailable
 
 if TYPE_CHECKING:
     from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
 
-
-# What grpc.aio makes of a write that comes between a call's end and the news of it: the status is lost.
-_FAILED_WRITE = "Internal error from Core"
 
 StartBulkCall = Callable[
     [float | None],
@@ -103,9 +106,9 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
                     self._is_writing = False
                     await self._call.done_writing()
         except Internal as error:
-            if not error.message.startswith(_FAILED_WRITE):
+            if not error.message.startswith(FAILED_WRITE):
                 raise
-            raise Unavailable("the stream ended while it was written to", is_resumable=True) from error
+            raise Unavailable(WRITTEN_TOO_LATE, is_resumable=True) from error
 
     def close(self) -> None:
         """Cancel all requests that have not ended."""

@@ -17,6 +17,11 @@ from stepwire_client.errors import Cancelled, error_of_rpc
 if TYPE_CHECKING:
     from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
 
+FAILED_WRITE = "Internal error from Core"
+"""What grpc.aio makes of a write that comes between a call's end and the news of it: the status is lost."""
+WRITTEN_TOO_LATE = "the stream ended while it was written to"
+"""What is told instead."""
+
 
 @contextmanager
 def translate_errors() -> Iterator[None]:

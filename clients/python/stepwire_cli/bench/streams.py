@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 from stepwire.v1 import types_pb2 as types_pb
+from stepwire_client.aio_calls import FAILED_WRITE, WRITTEN_TOO_LATE
 from stepwire_client.channel import channel_options
 from stepwire_client.errors import error_of_number
 from stepwire_client.security import Metadata, Tls, open_aio_channel
@@ -210,7 +211,7 @@ class _ManyStream:
                     assert error.code is not None, "made from a code"
                     self._fail(message.request_id, error.code.name, error.message)
         except grpc.aio.AioRpcError as error:
-            status = (error.code().name, error.details() or "")
+            status = _status_of(error)
         self._end = status
         for request_id in tuple(is_open):
             self._fail(request_id, *status)
@@ -225,6 +226,14 @@ class _ManyStream:
         request, has_ended = self._open.pop(request_id)
         request.ended = time.monotonic()
         has_ended.set_result(None)
+
+
+def _status_of(error: grpc.aio.AioRpcError) -> tuple[str, str]:
+    """Return a stream's status and message; UNAVAILABLE where a write lost them."""
+    details = error.details() or ""
+    if error.code() is grpc.StatusCode.INTERNAL and details.startswith(FAILED_WRITE):
+        return grpc.StatusCode.UNAVAILABLE.name, WRITTEN_TOO_LATE
+    return error.code().name, details
 
 
 def make_streams(
