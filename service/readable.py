@@ -13,6 +13,9 @@ from typing import Any, TypeAlias, TypeVar
 import grpc
 from google.protobuf.message import DecodeError
 
+from service.handler_kinds import kind_of
+from service.standard_services import is_standard, refusing_unreadable
+
 Message = TypeVar("Message")
 MakeError = Callable[[str], Exception]
 """Makes the error that a service refuses with, of what it says."""
@@ -20,7 +23,7 @@ _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class ReadableMessages(grpc.aio.ServerInterceptor):
-    """Has every method handed an error in the place of what cannot be read."""
+    """Has every method handed an error in the place of what cannot be read; health and reflection refuse."""
 
     def __init__(self, make_error: MakeError) -> None:
         self._make_error = make_error
@@ -34,23 +37,13 @@ class ReadableMessages(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or handler.request_deserializer is None:
             return handler
+        deserialize = handing_over(handler.request_deserializer, self._make_error)
+        if is_standard(handler_call_details.method):
+            return refusing_unreadable(handler, deserialize)
         behaviour, make = kind_of(handler)
         return make(
-            behaviour,
-            request_deserializer=handing_over(handler.request_deserializer, self._make_error),
-            response_serializer=handler.response_serializer,
+            behaviour, request_deserializer=deserialize, response_serializer=handler.response_serializer
         )
-
-
-def kind_of(handler: _Handler) -> tuple[Any, Callable[..., _Handler]]:
-    """Return a handler's behaviour, and what makes handlers of its kind."""
-    kinds: tuple[tuple[Any, Callable[..., _Handler]], ...] = (
-        (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
-        (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
-        (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
-        (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
-    )
-    return next(kind for kind in kinds if kind[0] is not None)
 
 
 def handing_over(deserialize: Callable[[bytes], Any], make_error: MakeError) -> Callable[[bytes], Any]:

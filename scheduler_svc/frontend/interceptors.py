@@ -18,9 +18,11 @@ from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.access_log import log_call
 from scheduler_svc.frontend.call_deadline import CallDeadline, is_cancelled_by_deadline, note_deadline
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
-from scheduler_svc.frontend.standard_services import refusing_unreadable
+from scheduler_svc.frontend.standard_services import refuse_unreadable
 from scheduler_svc.frontend.status import hints_of, is_expected, status_of
-from service.readable import handing_over, kind_of
+from service.handler_kinds import kind_of
+from service.readable import handing_over
+from service.standard_services import refusing_unreadable
 from telemetry.call_context import CallContext, current_call, within_call
 
 _OUR_SERVICES = ("/stepwire.", "/vllm.")
@@ -62,9 +64,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _wrap(self, handler: _Handler, method: str) -> _Handler:
         assert handler.request_deserializer is not None, "all methods here take messages"
         if not method.startswith(_OUR_SERVICES):
-            return refusing_unreadable(
-                handler, handing_over(handler.request_deserializer, InvalidRequestError)
-            )
+            deserialize = handing_over(handler.request_deserializer, InvalidRequestError)
+            return refusing_unreadable(handler, deserialize, check=refuse_unreadable)
         return _wrap_handler(handler, method=method, note_call=self._note_call)
 
 

@@ -20,7 +20,15 @@ async def expect_refused(channel: grpc.aio.Channel, method: str) -> None:
     assert (await call.details()).startswith("the message cannot be read: ")
 
 
-@pytest.mark.parametrize("method", ["Attach", "GetEngineState"])
+STANDARD = (
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/Watch",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+)
+ENGINE, WORKER = "/stepwire.engine.v1.EngineService", "/stepwire.worker.v1.WorkerService"
+
+
+@pytest.mark.parametrize("method", [f"{ENGINE}/Attach", f"{ENGINE}/GetEngineState", *STANDARD])
 async def test_the_engine_refuses_bytes_that_are_no_message(method: str) -> None:
     worker = StandInWorker()
     await worker.start()
@@ -28,7 +36,7 @@ async def test_the_engine_refuses_bytes_that_are_no_message(method: str) -> None
         running_engine(worker.address) as engine,
         grpc.aio.insecure_channel(f"unix:{engine.socket_path}") as channel,
     ):
-        await expect_refused(channel, f"/stepwire.engine.v1.EngineService/{method}")
+        await expect_refused(channel, method)
     await worker.stop()
 
 
@@ -47,10 +55,10 @@ async def test_the_engine_keeps_from_the_worker_what_it_could_not_take() -> None
     await worker.stop()
 
 
-@pytest.mark.parametrize("method", ["RunSteps", "GetWorkerInfo"])
+@pytest.mark.parametrize("method", [f"{WORKER}/RunSteps", f"{WORKER}/GetWorkerInfo", *STANDARD])
 async def test_the_worker_refuses_bytes_that_are_no_message(method: str) -> None:
     async with worker_harness.serving() as worker:
-        await expect_refused(worker.channel, f"/stepwire.worker.v1.WorkerService/{method}")
+        await expect_refused(worker.channel, method)
 
 
 def a_step(**sampling: Any) -> pb.RunStepsRequest:
