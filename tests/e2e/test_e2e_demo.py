@@ -4,8 +4,10 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 100
@@ -27,6 +29,15 @@ def test_a_missing_model_ends_the_demo_with_a_reason(tmp_path: Path) -> None:
     assert result.stderr.endswith("demo: the services ended before they listened\n")
 
 
+@pytest.fixture
+def heeded_ctrl_c() -> Iterator[None]:
+    """Have what a test starts heed Ctrl-C: jobs in a script's background ignore it and hand that down."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeded_ctrl_c")
 def test_ctrl_c_while_the_model_loads_ends_all_without_a_traceback(
     checkpoint_folder: Callable[[str], Path],
 ) -> None:
