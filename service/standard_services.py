@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import grpc
 
 from service.handler_kinds import kind_of
-from service.status_messages import MAX_MESSAGE_CHARACTERS
+from service.status_messages import shortened
 
 _PACKAGE = "/grpc."
 Check: TypeAlias = Callable[[Any, Any], Awaitable[None]]
@@ -28,7 +28,7 @@ def is_standard(method: str) -> bool:
 async def refuse_unreadable(request: Any, context: Any) -> None:
     """End the call as INVALID_ARGUMENT where an error stands in the place of its request."""
     if isinstance(request, Exception):
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(request)[:MAX_MESSAGE_CHARACTERS])
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(str(request)))
 
 
 def refusing_unreadable(
