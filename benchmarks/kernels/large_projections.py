@@ -58,6 +58,16 @@ BLOCKS: dict[int, tuple[tuple[int, int, int, int, int, bool], ...]] = {
           (256, 128, 64, 3, 8, False), (128, 64, 64, 4, 4, False), (128, 128, 64, 4, 8, True)),
 }  # fmt: skip
 """By the most rows: a block's rows, outputs and inputs, stages, warps, and whether it is swapped."""
+FEW_ROWS_TILES = tuple(
+    small_batch.Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=False)
+    for num_outputs in (1, 2, 4, 8)
+    for num_warps in (2, 4, 8, 16)
+) + tuple(
+    small_batch.Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=True, is_swapped=is_swapped)
+    for num_outputs, num_warps, is_swapped in ((8, 8, False), (16, 8, True), (16, 16, False), (32, 8, True))
+)
+"""Of the kernels of few rows, each with all inputs of its outputs."""
+MOST_FEW_ROWS = 16
 
 
 def projection_size(name: str, num_ranks: int) -> ProjectionSize:
@@ -168,11 +178,11 @@ def chosen_tiles(projection: LargeProjection) -> list[AnyTile]:
 
 
 def candidates(case: Case) -> list[AnyTile]:
-    """Return tiled ones: blocks, splits, and how much is read ahead."""
+    """Return tiled ones: blocks, splits, and how much is read ahead; and those of few rows."""
     name, num_ranks, num_rows = case
     size = projection_size(name, num_ranks)
     most_rows = next((most for most in BLOCKS if num_rows <= most), max(BLOCKS))
-    tiles: list[AnyTile] = []
+    tiles: list[AnyTile] = list(FEW_ROWS_TILES) if num_rows <= MOST_FEW_ROWS else []
     for rows, outputs, inputs, num_stages, num_warps, is_swapped in BLOCKS[most_rows]:
         num_tiles = -(-num_rows // rows) * -(-size.num_outputs // outputs)
         num_bytes = 2 * inputs * (rows + size.num_weights * outputs) * num_stages
