@@ -15,6 +15,7 @@ from kernels.dependent_launch import can_depend, launch_options
 from kernels.small_batch_dot import small_batch_dot_kernel
 from kernels.small_batch_kernel import small_batch_kernel
 from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch, num_gated
+from kernels.tiled_config import is_large_weight
 
 __all__ = [
     "MAX_INPUTS",
@@ -41,10 +42,8 @@ MIN_SWAPPED_ROWS = 8
 MAX_TENSOR_CORE_BYTES = 2
 """Of a number that tensor cores multiply exactly."""
 MAX_ROWS_OF_LARGE = 16
-"""Of a weight that is not small."""
-MAX_SMALL_WEIGHT = 8 << 20
-"""Numbers of a weight that is. More rows of larger ones have not been measured: each program reads all rows,
-where tiles share them."""
+"""Of a large weight: each program reads all rows, where tiles share them. The output projection of 8B on one
+of two ranks takes 11.0 us at 32 rows, and 8.1 tiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +156,7 @@ def norm_gate_up_silu(
 
 def can_fuse(num_rows: int, num_outputs: int, num_inputs: int, *, itemsize_bytes: int) -> bool:
     """Whether this module takes so many rows with the tile that it chooses, and as fast as tiles would."""
-    most_rows = MAX_ROWS if num_outputs * num_inputs <= MAX_SMALL_WEIGHT else MAX_ROWS_OF_LARGE
+    most_rows = MAX_ROWS_OF_LARGE if is_large_weight(num_outputs, num_inputs) else MAX_ROWS
     if num_rows > most_rows or num_inputs > MAX_INPUTS:
         return False
     tile = choose_tile(1, num_inputs, num_rows=num_rows)

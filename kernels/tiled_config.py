@@ -16,8 +16,8 @@ MAX_SPLIT_NUMBERS = 1 << 20
 """Of all sums that the splits of one launch leave, where choose_projection_tile chooses."""
 MOST_SPLIT_OUTPUTS = 2048
 """More outputs make enough programs without splits, unless the weight is large."""
-LARGE_WEIGHT = 24 << 20
-"""Numbers, 48 MiB in bfloat16, which an H200's L2 cache does not hold."""
+LARGE_WEIGHT = 8 << 20
+"""Numbers: 16 MiB in bfloat16, more than any of a layer of Qwen3-0.6B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +141,33 @@ _MORE_ROWS = _Tiles(
     long=_tile((64, 64, 64), 5),
     gated=_tile((128, 128, 64), 3, num_warps=8),
 )
-# By the most rows: tiles of a large weight of more inputs than outputs, such as 8B's down. us at 32 rows on
-# an H200, of 12288 inputs and of 6144: 29.0 and 17.1; with 128 inputs a step 30.2 and 18.3; read ahead as a
-# whole, which drives out of the cache what is not used yet, 35.1 and 19.2
-# (benchmarks/results/tensor_parallel_h200x2_202611.md).
-_LARGE_LONG = (
-    (16, _tile((16, 64, 256), 3, 2, is_swapped=True, most_ahead=128)),
-    (32, _tile((32, 64, 256), 3, 2, is_swapped=True, most_ahead=128)),
-)
+MOST_ROWS_OF_LARGE = 32
+"""Of a large weight: with more cuBLAS wins (benchmarks/results/tensor_parallel_h200x2_202611.md)."""
+# Tiles of a large weight, of up to that many rows. us at 32 rows of 8B shared by two H200s: qkv 11.4, output
+# 8.1, down 17.0, gate_up 29.9; with the tiles above 13.8, 9.2, not timed, 39.6; by cuBLAS with its norm or
+# gate 13.4, 7.7, 18.6, 32.5. Read ahead as a whole, such a weight drives out of the cache what is not used
+# yet: gate_up 40.0, down 19.0.
+_LARGE = _tile((32, 64, 256), 3, is_swapped=True, most_ahead=128)
+_LARGE_GATED = _tile((32, 64, 128), 4, is_swapped=True, most_ahead=128)
+MIN_SPLIT_INPUTS = 4096
+"""A large weight of fewer inputs is not split: output of two ranks takes 8.8 us in two."""
+MAX_SPLIT_TILES = 66
+"""Two programs a tile, one on each of an H200's multiprocessors."""
+
+
+def is_large_weight(num_outputs: int, num_inputs: int) -> bool:
+    """Tell whether a weight of so many rows, gates and ups counted, has ways of its own."""
+    return num_outputs * num_inputs >= LARGE_WEIGHT
+
+
+def _large_tile(num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: bool) -> ProjectionTile:
+    tile = _LARGE_GATED if is_gated else _LARGE
+    is_split = num_inputs >= MIN_SPLIT_INPUTS and num_outputs <= MAX_SPLIT_TILES * tile.block_outputs
+    return replace(
+        tile,
+        block_rows=16 if num_rows <= 16 else tile.block_rows,
+        num_splits=2 if is_split and not is_gated else 1,
+    )
 
 
 def choose_projection_tile(
@@ -171,11 +190,10 @@ def choose_projection_tile(
         itemsize_bytes: of one weight: tiles of more than two bytes are shorter.
     """
     tiles = next((tiles for tiles in _TABLE if num_rows <= tiles.most_rows), _MORE_ROWS)
-    is_large_long = num_outputs < num_inputs and num_outputs * num_inputs >= LARGE_WEIGHT
-    if is_gated:
+    if is_large_weight(num_outputs * (1 + is_gated), num_inputs) and num_rows <= MOST_ROWS_OF_LARGE:
+        tile = _large_tile(num_outputs, num_inputs, num_rows=num_rows, is_gated=is_gated)
+    elif is_gated:
         tile = tiles.gated
-    elif is_large_long and can_split and num_rows <= _LARGE_LONG[-1][0]:
-        tile = next(tile for most_rows, tile in _LARGE_LONG if num_rows <= most_rows)
     elif num_outputs > MOST_SPLIT_OUTPUTS:
         tile = tiles.wide
     else:

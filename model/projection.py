@@ -11,6 +11,7 @@ from enum import Enum
 import torch
 
 from kernels.small_batch import can_fuse
+from kernels.tiled_config import MOST_ROWS_OF_LARGE, is_large_weight
 from model.linear import Linear
 
 
@@ -27,7 +28,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MostRows:
-    """Up to how many rows each way is the fastest."""
+    """Up to how many rows each way is the fastest, where the kernels take so many of a weight of its size."""
 
     few_rows: int
     tiled: int
@@ -50,7 +51,9 @@ class Projection:
             num_rows, *self.weight_OI.shape, itemsize_bytes=self.weight_OI.element_size()
         ):
             return Way.FEW_ROWS
-        return Way.TILED if num_rows <= most_rows.tiled else Way.CUBLAS
+        is_large = is_large_weight(*self.weight_OI.shape)
+        most_tiled = min(most_rows.tiled, MOST_ROWS_OF_LARGE) if is_large else most_rows.tiled
+        return Way.TILED if num_rows <= most_tiled else Way.CUBLAS
 
     def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
         """Compute it by cuBLAS."""

@@ -100,6 +100,8 @@ class ResidualStream:
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, projection, way)
+        if way is Way.TILED:
+            norm["workspace"] = self.work.splits
         kernels.norm_linear(
             self.work.residual_TE,
             weight_OI=projection.weight_OI,

@@ -217,7 +217,7 @@ def test_tiles_by_rows_and_shape() -> None:
     assert choose_projection_tile(4096, 1024, num_rows=10**6).block_rows == 128
 
 
-def test_a_large_weight_of_many_inputs_has_tiles_of_its_own() -> None:
+def test_a_large_weight_has_tiles_of_its_own_up_to_32_rows() -> None:
     for size in LARGE_SHAPES:
         few, some, more = (choose_projection_tile(*size, num_rows=num_rows) for num_rows in (1, 32, 33))
         assert (few.block_rows, some.block_rows) == (16, 32)
@@ -226,9 +226,12 @@ def test_a_large_weight_of_many_inputs_has_tiles_of_its_own() -> None:
         assert (some.num_splits, some.is_swapped, some.most_ahead) == (2, True, 128)
         assert more == choose_projection_tile(4096, 1024, num_rows=33)
         alone = choose_projection_tile(*size, num_rows=32, can_split=False)
-        assert alone == choose_projection_tile(4096, 1024, num_rows=32)
-    wide = choose_projection_tile(12288, 4096, num_rows=32)
-    assert wide == choose_projection_tile(4096, 1024, num_rows=32)
+        assert alone == replace(some, num_splits=1)
+    # Few inputs, or tiles enough for all multiprocessors, are not split.
+    for size in ((4096, 2048), (6144, 4096)):
+        assert choose_projection_tile(*size, num_rows=32) == alone
+    gated = choose_projection_tile(6144, 4096, num_rows=32, is_gated=True)
+    assert gated == replace(choose_projection_tile(3072, 1024, num_rows=32, is_gated=True), most_ahead=128)
 
 
 def test_every_tile_makes_squares_and_fits_the_workspace() -> None:

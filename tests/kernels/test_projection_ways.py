@@ -1,0 +1,26 @@
+"""Which kernels a projection takes: by its rows, and by how large its weight is."""
+
+import pytest
+import torch
+
+from model.fused_decoder import ROW_LIMITS
+from model.projection import Projection, Way
+
+
+def projection(num_outputs: int, num_inputs: int) -> Projection:
+    weight = torch.empty(num_outputs, num_inputs, dtype=torch.bfloat16, device="meta")
+    return Projection(weight_OI=weight, weight_IO=weight.t(), bias_O=None, has_norm=False)
+
+
+# Qwen3-0.6B's gates and ups, and the output projection of 8B on one of two ranks: the smallest that is large.
+@pytest.mark.parametrize(
+    ("size", "ways"),
+    [
+        ((6144, 1024), {32: Way.FEW_ROWS, 33: Way.TILED, 256: Way.TILED, 257: Way.CUBLAS}),
+        ((4096, 2048), {16: Way.FEW_ROWS, 17: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}),
+        ((4096, 12288), {1: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}),
+    ],
+)
+def test_ways_by_rows_and_weight(size: tuple[int, int], ways: dict[int, Way]) -> None:
+    weight = projection(*size)
+    assert {num_rows: weight.way(num_rows, ROW_LIMITS.down) for num_rows in ways} == ways
