@@ -33,18 +33,19 @@ def block_hash(parent_hash: BlockHash, token_bytes: bytes) -> BlockHash:
     return BlockHash(sha256(parent_hash + token_bytes).digest())
 
 
-def hash_known_blocks(request: Request, block_size: int) -> None:
-    """Make the hashes of a request that holds no lane cover all full blocks of its tokens."""
+def hash_first_blocks(request: Request, num_blocks: int, *, block_size: int) -> list[BlockHash]:
+    """Make the hashes of a request that holds no lane cover its first blocks; return all there are."""
     if request.hash_block_size != block_size:
         request.block_hashes.clear()
         request.hash_block_size = block_size
     extend_block_hashes(
         request.block_hashes,
         request.token_ids,
-        num_blocks=request.num_tokens // block_size,
+        num_blocks=num_blocks,
         block_size=block_size,
         cache_salt=request.cache_salt,
     )
+    return request.block_hashes
 
 
 def extend_block_hashes(

@@ -57,18 +57,12 @@ class BlockPool:
         """
         if num_blocks > len(self._free):
             return None
-        block_ids = self._free.pop(num_blocks)
-        ref_counts, hash_of, blocks_by_byte = self._ref_counts, self._hash_of, self._blocks_by_byte
-        evicted: list[BlockHash] = []
+        num_empty = self._free.num_empty
+        block_ids, ref_counts = self._free.pop(num_blocks), self._ref_counts
         for block_id in block_ids:
             ref_counts[block_id] = 1
-            block_hash = hash_of[block_id]
-            if block_hash is not None:
-                del blocks_by_byte[block_hash[0] & _DICT_MASK][block_hash]
-                hash_of[block_id] = None
-                evicted.append(block_hash)
-        if evicted and self._journal.is_kept:
-            self._journal.note(BlocksRemoved(block_hashes=tuple(evicted)))
+        if num_blocks > num_empty:
+            self._evict(block_ids[num_empty:])
         return block_ids
 
     def holds(self, block_hash: BlockHash) -> bool:
@@ -115,6 +109,18 @@ class BlockPool:
                 else:
                     cached.append(block_id)
         self._free.push_cached(cached)
+
+    def _evict(self, block_ids: Sequence[BlockId]) -> None:
+        """Have the prefix cache forget blocks that it can serve."""
+        evicted: list[BlockHash] = []
+        for block_id in block_ids:
+            block_hash = self._hash_of[block_id]
+            assert block_hash is not None, f"block {block_id} was free and neither empty nor cached"
+            del self._blocks_by_byte[block_hash[0] & _DICT_MASK][block_hash]
+            self._hash_of[block_id] = None
+            evicted.append(block_hash)
+        if self._journal.is_kept:
+            self._journal.note(BlocksRemoved(block_hashes=tuple(evicted)))
 
     def frees_any(self, *tables: Iterable[BlockId]) -> bool:
         """Tell whether releasing these tables together would free a block now."""

@@ -14,7 +14,6 @@ A request that kills workers must end, and must not take those beside it along:
 Knows nothing about clocks, streams or how many worker groups there are.
 """
 
-from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.plan import FinishedRequest
 from scheduler_svc.core.state import SchedulerState
@@ -112,5 +111,4 @@ def _fit_again(state: SchedulerState, request: Request) -> FinishedRequest | Non
         return state.end(request, FinishReason.DOES_NOT_FIT, message=str(error))
     if request.num_tokens >= request.max_total_tokens:
         return state.end(request, FinishReason.LENGTH)
-    hash_known_blocks(request, state.limits.block_size)
     return None

@@ -3,11 +3,14 @@
 Knows nothing about steps: planning.py carries out what fits.
 """
 
-from scheduler_svc.core.block_hash import hash_known_blocks
+from scheduler_svc.core.block_hash import hash_first_blocks
 from scheduler_svc.core.epochs import may_start
 from scheduler_svc.core.policy import num_blocks_for
 from scheduler_svc.core.state import SchedulerState
 from scheduler_svc.core.types import BlockId, Request
+
+_GROWTH = 4
+"""One block is looked for in the prefix cache at first, then so many times as many as were found."""
 
 
 def can_admit(state: SchedulerState) -> bool:
@@ -37,10 +40,20 @@ def cached_if_fits(state: SchedulerState, request: Request) -> list[BlockId] | N
 
 
 def match_prefix(state: SchedulerState, request: Request) -> list[BlockId]:
-    """Find the blocks of the prefix cache that a request without a lane could start with."""
+    """Find the blocks of the prefix cache that a request without a lane could start with.
+
+    Hashes hardly more blocks than are found: the worker may wait for the plan, and the others' hashes have
+    time until it has been sent. A prompt of 4,000 tokens would take 0.2 ms, 64 of 1,024 would take 3.
+    """
     block_size = state.limits.block_size
     # At least one token is always computed: the last block is never taken whole from the cache.
     num_matchable = (request.num_tokens - 1) // block_size
-    if len(request.block_hashes) < num_matchable or request.hash_block_size != block_size:
-        hash_known_blocks(request, block_size)
-    return state.pool.match(request.block_hashes[:num_matchable])
+    matched: list[BlockId] = []
+    num_hashed = 0
+    while len(matched) == num_hashed:
+        num_hashed = min(num_matchable, max(1, _GROWTH * num_hashed))
+        hashes = hash_first_blocks(request, num_hashed, block_size=block_size)
+        matched += state.pool.match(hashes[len(matched) : num_hashed])
+        if num_hashed == num_matchable:
+            break
+    return matched

@@ -13,7 +13,6 @@ is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 """
 
 from scheduler_svc.core import epochs
-from scheduler_svc.core.block_hash import hash_known_blocks
 from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.fitting import match_prefix
@@ -81,8 +80,6 @@ class Scheduler:
                 f"{request.num_tokens} tokens of prompt and output are known already, but must be fewer than "
                 f"{request.max_total_tokens}, the most that there may be"
             )
-        # Here and not when it is admitted: nobody waits for this, and the worker may wait for a plan.
-        hash_known_blocks(request, state.limits.block_size)
         state.num_arrivals += 1
         request.arrival = state.num_arrivals
         state.requests[request.request_id] = request
@@ -107,6 +104,7 @@ class Scheduler:
         if request is None:
             return None
         state = self._state
+        state.register_planned()
         if request.status is RequestStatus.RUNNING and state.lanes.num_rows_in_flight[request.lane]:
             # The worker does not know yet: in a lease the row would go on and on.
             state.open_leases.ask_end()
@@ -121,6 +119,7 @@ class Scheduler:
             num_steps: iterations wanted, should the step have decode rows only and nobody wait for
                 a step of another kind; fewer are planned where blocks are short.
         """
+        self._state.register_planned()
         plan = plan_step(self._state, num_steps)
         self._check()
         return plan
@@ -132,10 +131,12 @@ class Scheduler:
         A request can be admitted, one with rows in flight was ended or preempted, or one was left
         out of the lease.
         """
+        self._state.register_planned()
         return is_take_over_due(self._state)
 
     def update(self, result: StepResult) -> StepOutputs:
         """Fold the next result of the oldest step in flight."""
+        self._state.register_planned()
         outputs = fold_result(self._state, result)
         self._check()
         return outputs
@@ -181,6 +182,7 @@ class Scheduler:
 
     def num_cached_tokens(self, request: Request) -> int:
         """Count the tokens of a request without a lane that the prefix cache would save it now."""
+        self._state.register_planned()
         return len(match_prefix(self._state, request)) * self._state.limits.block_size
 
     def keep_cache_events(self, *, is_kept: bool) -> None:
@@ -189,6 +191,8 @@ class Scheduler:
 
     def take_cache_events(self) -> tuple[CacheEvent, ...]:
         """Take what the prefix cache gained and lost since the last call, oldest first."""
+        if self._state.journal.is_kept:
+            self._state.register_planned()
         return self._state.journal.take()
 
     def flush_prefix_cache(self) -> None:

@@ -79,6 +79,8 @@ class SchedulerState:
         """Preempted requests with rows in flight, by the incarnation of those rows."""
         self.pending_releases: list[Lane] = []
         """Lanes vacated since the last plan: the worker is told with the next one."""
+        self.unregistered: list[tuple[int, int]] = []
+        """Lanes whose first so many blocks the prefix cache is yet to learn of."""
         self.suspect: Request | None = None
         """The latest request that started on its last chance; epochs.py tells what that means."""
         self.next_step_id = 1
@@ -132,6 +134,12 @@ class SchedulerState:
             num_prefix_hit_tokens=request.num_prefix_hit_tokens,
             message=message,
         )
+
+    def register_planned(self) -> None:
+        """Offer what the last plan fills to the prefix cache; before any lane that it names is vacated."""
+        for lane, num_blocks in self.unregistered:
+            self.register_blocks(lane, num_blocks)
+        self.unregistered.clear()
 
     def register_blocks(self, lane: int, num_blocks: int) -> None:
         """Offer the first ``num_blocks`` blocks of a lane's table to the prefix cache."""

@@ -117,3 +117,35 @@ def test_blocks_of_an_aborted_prompt_in_flight_are_shared_as_they_will_be_writte
     plan = plan_next(core)
     assert plan.released_lanes.tolist() == [0]
     assert _admitted(plan).num_computed_tokens == 8
+
+
+@pytest.mark.parametrize("num_shared_blocks", range(12))
+def test_a_hit_is_found_whole_however_long(num_shared_blocks: int) -> None:
+    token_ids = list(range(50))
+    limits = {"num_blocks": 32, "max_num_batched_tokens": 64, "max_model_len": 64}
+    core = make_core(**limits)
+    core.add(make_request("first", token_ids, max_tokens=1))
+    fold(core, plan_next(core), 9)
+    core.add(make_request("second", [*token_ids[: 4 * num_shared_blocks], *[99] * 5], max_tokens=1))
+    assert _admitted(plan_next(core)).num_computed_tokens == 4 * num_shared_blocks
+
+
+def test_a_plan_is_not_held_up_by_hashes_of_blocks_that_no_request_shares() -> None:
+    core = make_core()
+    first, second = (make_request(name, [*range(i, 16 + i)], max_tokens=2) for i, name in enumerate("ab"))
+    core.add(first)
+    core.add(second)
+    assert [len(request.block_hashes) for request in (first, second)] == [0, 0]
+    plan_next(core)
+    assert len(first.block_hashes) == 1
+    plan_next(core)
+    assert len(first.block_hashes) == 4
+
+
+def test_a_request_that_ends_before_the_next_plan_leaves_its_prompt() -> None:
+    core = make_core()
+    core.add(make_request("first", PROMPT, max_tokens=2))
+    plan_next(core)
+    core.finish("first", FinishReason.ABORT)
+    core.add(make_request("second", [*PROMPT, 9], max_tokens=1))
+    assert _admitted(plan_next(core)).num_computed_tokens == 8
