@@ -129,9 +129,9 @@ class BlockPool:
 
     def register(self, block_ids: Sequence[BlockId], block_hashes: Sequence[BlockHash]) -> None:
         """Let the prefix cache find held blocks. Of two identical blocks the first keeps the key."""
-        ref_counts, hash_of, blocks_by_byte = self._ref_counts, self._hash_of, self._blocks_by_byte
+        hash_of, blocks_by_byte = self._hash_of, self._blocks_by_byte
+        assert all(map(self._ref_counts.__getitem__, block_ids)), "only held blocks are registered"
         for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
-            assert ref_counts[block_id] > 0, f"block {block_id} is registered but not held"
             if hash_of[block_id] is None:
                 block_of = blocks_by_byte[block_hash[0] & _DICT_MASK]
                 if block_of.setdefault(block_hash, block_id) == block_id:

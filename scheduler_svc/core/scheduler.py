@@ -13,6 +13,7 @@ is that of raft's Step / Ready / Advance and of vLLM's scheduler output.
 """
 
 from scheduler_svc.core import epochs
+from scheduler_svc.core.block_hash import hash_first_blocks
 from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.fitting import match_prefix
@@ -80,6 +81,10 @@ class Scheduler:
                 f"{request.num_tokens} tokens of prompt and output are known already, but must be fewer than "
                 f"{request.max_total_tokens}, the most that there may be"
             )
+        if state.in_flight:
+            # Nobody waits for this. An idle worker would, so that its first plan goes without.
+            block_size = state.limits.block_size
+            hash_first_blocks(request, request.num_tokens // block_size, block_size=block_size)
         state.num_arrivals += 1
         request.arrival = state.num_arrivals
         state.requests[request.request_id] = request

@@ -130,7 +130,7 @@ def test_a_hit_is_found_whole_however_long(num_shared_blocks: int) -> None:
     assert _admitted(plan_next(core)).num_computed_tokens == 4 * num_shared_blocks
 
 
-def test_a_plan_is_not_held_up_by_hashes_of_blocks_that_no_request_shares() -> None:
+def test_an_idle_workers_plan_does_not_wait_for_hashes_of_blocks_that_no_request_shares() -> None:
     core = make_core()
     first, second = (make_request(name, [*range(i, 16 + i)], max_tokens=2) for i, name in enumerate("ab"))
     core.add(first)
