@@ -4,10 +4,11 @@ Each names field, value and limit. Knows nothing about the state of lanes: calle
 """
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 
-from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array
+from worker_svc.batch.step import Admission, BoolArray, Int32Array, Int64Array, LaneSampling
 from worker_svc.errors import ProtocolError
 
 _FEW_VALUES = 64
@@ -80,18 +81,52 @@ def check_rows(
 
 def check_admission(admission: Admission, limits: TableLimits) -> None:
     """Raise unless the admission fits the worker's buffers and itself."""
+    # What is wrong is told apart only where something is.
+    if not (_fits(admission, limits) and _samples_fit(admission.sampling, limits)):
+        _refuse_admission(admission, limits)
+
+
+def _fits(admission: Admission, limits: TableLimits) -> bool:
+    """Tell whether lane, lengths, tokens and blocks are right."""
+    token_ids, block_ids = admission.token_ids, admission.block_ids
+    num_tokens, num_blocks = len(token_ids), len(block_ids)
+    if not 0 <= admission.num_computed_tokens < num_tokens <= admission.max_total_tokens:
+        return False
+    if not (0 <= admission.lane < limits.max_num_seqs and num_blocks <= limits.max_blocks_per_seq):
+        return False
+    if not (
+        1 <= admission.num_prompt_tokens <= num_tokens and admission.max_total_tokens <= limits.max_model_len
+    ):
+        return False
+    # As unsigned numbers, so that one comparison finds those below 0, too.
+    if np.maximum.reduce(token_ids.view(np.uint32)) >= limits.vocab_size:
+        return False
+    return not num_blocks or bool(np.maximum.reduce(block_ids.view(np.uint32) - 1) < limits.num_blocks)
+
+
+def _samples_fit(sampling: LaneSampling, limits: TableLimits) -> bool:
+    """Tell whether sampling parameters are right."""
+    num_biases, num_stop_ids = len(sampling.bias_token_ids), len(sampling.stop_token_ids)
+    if len(sampling.bias_values) != num_biases or num_biases > MAX_BIASES or num_stop_ids > MAX_STOP_IDS:
+        return False
+    if sampling.num_logprobs_plus_one > MAX_LOGPROBS_PLUS_ONE or sampling.top_k > limits.vocab_size:
+        return False
+    return not any(
+        len(ids) and np.maximum.reduce(ids.view(np.uint32)) >= limits.vocab_size
+        for ids in (sampling.bias_token_ids, sampling.stop_token_ids)
+    )
+
+
+def _refuse_admission(admission: Admission, limits: TableLimits) -> NoReturn:
+    """Raise for the first rule that the admission breaks; it breaks one."""
     lane = admission.lane
     if not 0 <= lane < limits.max_num_seqs:
         raise ProtocolError.of("admission lane", lane, f"be in [0, {limits.max_num_seqs - 1}]")
     _check_lengths(admission, limits)
     _check_sampling(admission, limits)
     check_range(f"block_ids of lane {lane}", admission.block_ids, low=1, high=limits.num_blocks)
-    if len(admission.block_ids) > limits.max_blocks_per_seq:
-        raise ProtocolError.of(
-            f"number of block_ids of lane {lane}",
-            len(admission.block_ids),
-            f"be at most {limits.max_blocks_per_seq}",
-        )
+    num_blocks, rule = len(admission.block_ids), f"be at most {limits.max_blocks_per_seq}"
+    raise ProtocolError.of(f"number of block_ids of lane {lane}", num_blocks, rule)
 
 
 def _check_lengths(admission: Admission, limits: TableLimits) -> None:

@@ -70,23 +70,32 @@ class LaneParameters:
         self.repetition_penalty[lane] = sampling.repetition_penalty
         self.min_tokens[lane] = sampling.min_tokens
         self.num_logprobs_plus_one[lane] = sampling.num_logprobs_plus_one
-        self.has_penalties[lane] = (
-            sampling.presence_penalty != 0
-            or sampling.frequency_penalty != 0
-            or sampling.repetition_penalty != 1
-        )
-        self.has_bias[lane] = len(sampling.bias_token_ids) > 0
-        self.has_masks[lane] = sampling.min_tokens > 0 and len(sampling.stop_token_ids) > 0
-        self._mask_end[lane] = num_prompt + sampling.min_tokens if self.has_masks[lane] else 0
-        self._flavour[lane] = self._flavour_of_lane(lane)
+        has_bias, has_stop_ids = len(sampling.bias_token_ids) > 0, len(sampling.stop_token_ids) > 0
+        has_penalties = _has_penalty(sampling)
+        has_masks = sampling.min_tokens > 0 and has_stop_ids
+        self.has_penalties[lane] = has_penalties
+        self.has_bias[lane] = has_bias
+        self.has_masks[lane] = has_masks
+        self._mask_end[lane] = num_prompt + sampling.min_tokens if has_masks else 0
+        is_edited = has_penalties or has_bias
+        self._flavour[lane] = SamplingFlavour.FULL if is_edited else _flavour_without_edits(sampling)
         self.bias_token_ids[lane] = sampling.bias_token_ids
         self.bias_values[lane] = sampling.bias_values
         self.stop_token_ids[lane] = sampling.stop_token_ids
 
-    def _flavour_of_lane(self, lane: int) -> SamplingFlavour:
-        if self.has_penalties[lane] or self.has_bias[lane] or self.num_logprobs_plus_one[lane]:
-            return SamplingFlavour.FULL
-        if not self.temperature[lane]:
-            return SamplingFlavour.GREEDY
-        has_limit = self.top_k[lane] > 0 or self.top_p[lane] < 1 or self.min_p[lane] > 0
-        return SamplingFlavour.SAMPLED if has_limit else SamplingFlavour.DRAWN
+
+def _has_penalty(sampling: LaneSampling) -> bool:
+    """Tell whether tokens that were there change logits."""
+    return (
+        sampling.presence_penalty != 0 or sampling.frequency_penalty != 0 or sampling.repetition_penalty != 1
+    )
+
+
+def _flavour_without_edits(sampling: LaneSampling) -> SamplingFlavour:
+    """Tell what it takes where no logit is edited."""
+    if sampling.num_logprobs_plus_one:
+        return SamplingFlavour.FULL
+    if not sampling.temperature:
+        return SamplingFlavour.GREEDY
+    has_limit = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
+    return SamplingFlavour.SAMPLED if has_limit else SamplingFlavour.DRAWN
