@@ -125,15 +125,15 @@ def prefill_tiles(
     num_real = int(tiles_per_row.sum())
     num_tiles = num_real if num_tiles is None else num_tiles
     assert num_real <= num_tiles, f"{num_real} tiles, but the launch has {num_tiles}"
-    row = np.repeat(np.arange(len(query_lens), dtype=np.int32), tiles_per_row)
-    first_of_row = np.repeat(np.cumsum(tiles_per_row) - tiles_per_row, tiles_per_row)
-    first_token = (np.arange(num_real) - first_of_row) * tokens_per_tile
-    order = np.lexsort((-first_token, row, -seq_lens[row]))
-    row = row[order]
+    longest_first = np.argsort(-seq_lens, kind="stable")
+    num_each = tiles_per_row[longest_first]
+    row = np.repeat(longest_first, num_each)
+    num_after = np.repeat(np.cumsum(num_each), num_each) - np.arange(1, num_real + 1)
+    # Of a row its last tile comes first: so many tiles stand before it in the row.
     tiles = np.zeros((num_tiles, 4), np.int32)
     tiles[:num_real, 0] = row
     tiles[num_real:, 0] = PADDING_ROW
-    tiles[:num_real, 1] = first_token[order]
+    tiles[:num_real, 1] = num_after * tokens_per_tile
     tiles[:num_real, 2] = bounds[row]
     tiles[:num_real, 3] = query_lens[row]
     return tiles

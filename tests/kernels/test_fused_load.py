@@ -12,7 +12,7 @@ from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.mixed_layout import captured_token_counts, padded_shape, padding_arrays
+from worker_svc.batch.mixed_layout import captured_token_counts, mixed_sizes, padded_shape
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.packed_upload import packed_starts
 
@@ -66,4 +66,4 @@ def test_every_padded_step_fits_a_staging_buffer(
             shape = padded_shape(
                 num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tokens_per_tile=tokens_per_tile
             )
-            assert packed_starts(padding_arrays(shape))[-1] <= staging_words(limits)
+            assert packed_starts(mixed_sizes(shape))[-1] <= staging_words(limits)

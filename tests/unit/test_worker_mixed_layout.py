@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.worker_steps import admission, step
+from worker_svc.batch import mixed_layout
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.mixed_layout import (
@@ -16,11 +17,13 @@ from worker_svc.batch.mixed_layout import (
     captured_token_counts,
     choose_token_count,
     exact_shape,
-    mixed_arrays,
+    mixed_sizes,
     padded_shape,
-    padding_arrays,
+    write_mixed,
+    write_padding,
 )
 from worker_svc.batch.sequence_table import SequenceTable
+from worker_svc.batch.step import Int32Array
 
 LIMITS = TableLimits(
     block_size=4,
@@ -47,6 +50,16 @@ def tiles_of_four(bounds: Any, seq_lens: Any, *, num_tiles: int) -> Any:
     return np.array([*noted, *[0] * (4 * num_tiles - len(noted))], np.int32).reshape(-1, 4)
 
 
+def empty_arrays(shape: MixedShape) -> dict[str, Int32Array]:
+    return {name: np.full(size, -9, np.int32) for name, size in mixed_sizes(shape).items()}
+
+
+def mixed_arrays(batch: InputBatch, shape: MixedShape) -> dict[str, Int32Array]:
+    arrays = empty_arrays(shape)
+    write_mixed(arrays, batch, shape, make_tiles=tiles_of_four)
+    return arrays
+
+
 def as_lists(arrays: dict[str, Any]) -> dict[str, list[int]]:
     assert {array.dtype for array in arrays.values()} == {np.dtype(np.int32)}
     return {name: array.tolist() for name, array in arrays.items()}
@@ -58,7 +71,7 @@ def test_a_step_as_it_is() -> None:
     assert shape == MixedShape(
         num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=3, has_old=False
     )
-    assert as_lists(mixed_arrays(batch, shape, make_tiles=tiles_of_four)) == {
+    assert as_lists(mixed_arrays(batch, shape)) == {
         "token_rows": [0, 8, 0],
         "sampling_lanes": [1, 3, -1],
         "last_positions": [8, 1, 0],
@@ -73,7 +86,7 @@ def test_a_step_as_it_is() -> None:
 
 def test_a_padded_step() -> None:
     shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
-    assert as_lists(mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)) == {
+    assert as_lists(mixed_arrays(mixed_batch(), shape)) == {
         "token_rows": [0, 8, 0],
         "sampling_lanes": [1, 3, -1],
         "last_positions": [8, 1, 0],
@@ -86,23 +99,38 @@ def test_a_padded_step() -> None:
     }
 
 
-def test_padding_alone_has_the_sizes_of_a_step() -> None:
+def test_a_step_that_is_padding_only() -> None:
     shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
-    padding, real = padding_arrays(shape), mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)
-    assert list(padding) == list(real)
-    assert [array.shape for array in padding.values()] == [array.shape for array in real.values()]
+    padding = empty_arrays(shape)
     assert list(padding)[:3] == ["token_rows", "sampling_lanes", "last_positions"], (
         "their place never changes"
     )
-    assert padding["token_lanes"].tolist() == [-1] * 12
-    assert padding["tiles"].tolist() == [-1] * 12
-    assert padding["cu_seqlens"].tolist() == [0] * 5
+    write_padding(padding)
+    assert as_lists(padding) == {
+        "token_rows": [0] * 3,
+        "sampling_lanes": [-1] * 3,
+        "last_positions": [0] * 3,
+        "token_lanes": [-1] * 12,
+        "positions": [0] * 12,
+        "lanes": [-1] * 7,
+        "seq_lens": [0] * 7,
+        "cu_seqlens": [0] * 5,
+        "tiles": [-1] * 12,
+    }
+
+
+def test_tokens_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = mixed_batch()
+    shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
+    few = as_lists(mixed_arrays(batch, shape))
+    monkeypatch.setattr(mixed_layout, "_FEW_PREFILL_ROWS", 0)
+    assert as_lists(mixed_arrays(batch, shape)) == few
 
 
 def test_a_step_that_does_not_fit_is_a_bug() -> None:
     shape = MixedShape(num_tokens=8, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
     with pytest.raises(AssertionError, match="9 values do not fit into 8"):
-        mixed_arrays(mixed_batch(), shape, make_tiles=tiles_of_four)
+        mixed_arrays(mixed_batch(), shape)
 
 
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])

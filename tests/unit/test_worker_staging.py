@@ -83,7 +83,7 @@ def test_arrays_of_any_dtype_go_in_one_copy() -> None:
         "temperatures": np.array([0.5, 1.25], np.float32),
     }
     # Each starts at a multiple of four words.
-    assert packed_starts(arrays) == [0, 8, 12, 12, 16]
+    assert packed_starts({name: array.nbytes // 4 for name, array in arrays.items()}) == [0, 8, 12, 12, 16]
     on_device = PackedUpload(ring, cpu()).upload(arrays)
     assert {name: tensor.tolist() for name, tensor in on_device.items()} == {
         "ids": [1, 2, 3, 4, 5],

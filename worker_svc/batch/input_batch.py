@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.sampling_rows import SamplingRows, gather_sampling_rows
+from worker_svc.batch.sampling_rows import SamplingPlaces, SamplingRows, gather_sampling_rows
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import Int32Array, Int64Array
 from worker_svc.batch.step_rows import BlockAppends, StepRows
@@ -122,15 +122,30 @@ class InputBatch:
         return self._table.block_table[:, : -(-longest // self._table.limits.block_size)][self.lanes]
 
     @cached_property
-    def sampling(self) -> SamplingRows:
+    def sampling_places(self) -> SamplingPlaces:
         """The rows that sample, in the engine's order."""
         rows, order = self._rows, self._order
         last_token_of_row = np.empty(self.num_rows, np.int64)
         last_token_of_row[order] = self.cu_seqlens_q[1:] - 1
-        sampling = np.flatnonzero(rows.samples)
-        return gather_sampling_rows(
-            self._table,
-            rows.lanes[sampling],
+        sampling = rows.samples.nonzero()[0]
+        return SamplingPlaces(
+            lanes=rows.lanes[sampling],
             positions=rows.starts[sampling] + rows.num_tokens[sampling],
             token_rows=last_token_of_row[sampling],
         )
+
+    @cached_property
+    def sampling_flavour(self) -> SamplingFlavour:
+        """What it takes to sample them."""
+        places = self.sampling_places
+        return self._table.parameters.flavour_of(places.lanes, num_known=places.positions)
+
+    @property
+    def sampling_logprobs_plus_one(self) -> Int32Array:
+        """Log-probabilities that each of them asks for."""
+        return self._table.parameters.num_logprobs_plus_one[self.sampling_places.lanes]
+
+    @cached_property
+    def sampling(self) -> SamplingRows:
+        """All that a sampler without tables of its own needs of them."""
+        return gather_sampling_rows(self._table, self.sampling_places)

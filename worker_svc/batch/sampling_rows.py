@@ -38,14 +38,23 @@ class TokenEntries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingRows:
-    """The sampling rows of one step, in the engine's row order."""
+class SamplingPlaces:
+    """Where the sampling rows of one step are, in the engine's row order."""
 
     lanes: Int64Array
     positions: Int64Array
     """Absolute position of the token to sample."""
     token_rows: Int64Array
     """Where the row's last token stands among the packed tokens of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingRows:
+    """The sampling rows of one step, in the engine's row order: places, and parameters of each."""
+
+    lanes: Int64Array
+    positions: Int64Array
+    token_rows: Int64Array
     temperature: Float32Array
     top_k: Int32Array
     top_p: Float32Array
@@ -67,15 +76,13 @@ class SamplingRows:
         return is_raw and not self.temperature.any()
 
 
-def gather_sampling_rows(
-    table: SequenceTable, lanes: Int64Array, *, positions: Int64Array, token_rows: Int64Array
-) -> SamplingRows:
-    """Gather the parameters of the lanes that sample at these positions."""
-    parameters = table.parameters
+def gather_sampling_rows(table: SequenceTable, places: SamplingPlaces) -> SamplingRows:
+    """Gather the parameters of the lanes that sample at these places."""
+    parameters, lanes, positions = table.parameters, places.lanes, places.positions
     return SamplingRows(
         lanes=lanes,
         positions=positions,
-        token_rows=token_rows,
+        token_rows=places.token_rows,
         temperature=parameters.temperature[lanes],
         top_k=parameters.top_k[lanes],
         top_p=parameters.top_p[lanes],

@@ -3,28 +3,26 @@
 Knows nothing about what the cells are. Legend: W cells of a table, of four bytes each.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from worker_svc.batch.step import Int64Array
+from worker_svc.batch.step import Int32Array, Int64Array
 from worker_svc.runner.packed_upload import ALIGNMENT_WORDS, PackedUpload
 
 _WORDS_PER_CELL = 3
 """Where it is, and what it becomes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CellWrite:
-    """Some cells of a table, and what they become."""
+class CellWrite(NamedTuple):
+    """Some cells of a table, and what they become; a named tuple, as an admission takes some."""
 
     table_W: torch.Tensor
     """The whole table as int32, in one dimension."""
-    cells: Int64Array
+    cells: Int64Array | range
     """No cell twice, nor in another write beside this one."""
     values: npt.NDArray[Any]
     """As many, of four bytes."""
@@ -32,7 +30,7 @@ class CellWrite:
 
 def row_write(table_W: torch.Tensor, values: npt.NDArray[Any], *, first: int) -> CellWrite:
     """Make a write of neighbouring cells."""
-    return CellWrite(table_W=table_W, cells=np.arange(first, first + len(values)), values=values)
+    return CellWrite(table_W, range(first, first + len(values)), values)
 
 
 class CellWriter:
@@ -42,44 +40,60 @@ class CellWriter:
         self._upload = upload
         self._most_cells = (upload.num_words - 2 * ALIGNMENT_WORDS) // _WORDS_PER_CELL
         """Of one upload."""
+        self._ramp = np.arange(self._most_cells)
 
     def write(self, writes: Iterable[CellWrite]) -> None:
-        """Queue the writes; more than one upload holds in pieces."""
+        """Queue the writes, in as few uploads as hold them."""
+        queued: list[CellWrite] = []
+        num_left = self._most_cells
+        for write in writes:
+            rest = write
+            while len(rest.cells) > num_left:
+                queued.append(_part(rest, slice(num_left)))
+                rest = _part(rest, slice(num_left, None))
+                self._write(queued)
+                queued, num_left = [], self._most_cells
+            if len(rest.cells):
+                queued.append(rest)
+                num_left -= len(rest.cells)
+        if queued:
+            self._write(queued)
+
+    def _write(self, writes: list[CellWrite]) -> None:
         tables = _by_table(writes)
-        if sum(len(write.cells) for write in tables) <= self._most_cells:
-            self._write(tables)
-            return
-        for write in tables:
-            for start in range(0, len(write.cells), self._most_cells):
-                piece = slice(start, start + self._most_cells)
-                self._write([replace(write, cells=write.cells[piece], values=write.values[piece])])
+        table_sizes = [sum(len(write.cells) for write in parts) for parts in tables]
+        num_cells = sum(table_sizes)
+        sizes = {"cells": 2 * num_cells, "words": num_cells}
 
-    def _write(self, tables: list[CellWrite]) -> None:
-        if not tables:
-            return
-        on_device = self._upload.upload(
-            {
-                "cells": np.concatenate([write.cells for write in tables]),
-                "words": np.concatenate([write.values for write in tables]),
-            }
-        )
-        sizes = [len(write.cells) for write in tables]
-        cells, words = (torch.split(on_device[name], sizes) for name in ("cells", "words"))
-        for write, cells_of_table, words_of_table in zip(tables, cells, words, strict=True):
-            write.table_W.index_copy_(0, cells_of_table, words_of_table)
+        def fill(words: Mapping[str, Int32Array]) -> None:
+            self._fill(tables, cells=words["cells"].view(np.int64), values=words["words"])
+
+        self._upload.send(sizes, fill)
+        on_device = self._upload.views(sizes)
+        cells = on_device["cells"].view(torch.int64).split(table_sizes)
+        values = on_device["words"].split(table_sizes)
+        for parts, cells_of_table, values_of_table in zip(tables, cells, values, strict=True):
+            parts[0].table_W.index_copy_(0, cells_of_table, values_of_table)
+
+    def _fill(self, tables: list[list[CellWrite]], *, cells: Int64Array, values: Int32Array) -> None:
+        start = 0
+        for parts in tables:
+            for write in parts:
+                end = start + len(write.cells)
+                values[start:end] = write.values.view(np.int32)
+                if isinstance(write.cells, range):
+                    np.add(self._ramp[: end - start], write.cells.start, out=cells[start:end])
+                else:
+                    cells[start:end] = write.cells
+                start = end
 
 
-def _by_table(writes: Iterable[CellWrite]) -> list[CellWrite]:
-    """Join the writes of each table to one, of words."""
-    joined: dict[int, list[CellWrite]] = {}
+def _part(write: CellWrite, cells: slice) -> CellWrite:
+    return CellWrite(write.table_W, write.cells[cells], write.values[cells])
+
+
+def _by_table(writes: list[CellWrite]) -> list[list[CellWrite]]:
+    grouped: dict[int, list[CellWrite]] = {}
     for write in writes:
-        if len(write.cells):
-            joined.setdefault(write.table_W.data_ptr(), []).append(write)
-    return [
-        CellWrite(
-            table_W=parts[0].table_W,
-            cells=np.concatenate([part.cells for part in parts]),
-            values=np.concatenate([part.values.view(np.int32) for part in parts]),
-        )
-        for parts in joined.values()
-    ]
+        grouped.setdefault(write.table_W.data_ptr(), []).append(write)
+    return list(grouped.values())

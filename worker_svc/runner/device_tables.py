@@ -25,6 +25,7 @@ class DeviceTables:
         self.token_pool_LP = torch.zeros(
             (num_lanes, limits.max_model_len + 1), dtype=torch.int32, device=device
         )
+        self._tokens_W = self.token_pool_LP.view(-1)
         # One row more, for the appends of padding.
         cells_W = torch.zeros((num_lanes + 1) * num_columns, dtype=torch.int32, device=device)
         self.block_cells_W = cells_W
@@ -35,7 +36,7 @@ class DeviceTables:
 
     def list_writes(self, admissions: tuple[Admission, ...]) -> Iterator[CellWrite]:
         """Yield what puts the known tokens and the blocks of newly admitted lanes there."""
-        tokens_W, num_positions = self.token_pool_LP.view(-1), self.token_pool_LP.shape[1]
+        tokens_W, num_positions = self._tokens_W, self.token_pool_LP.shape[1]
         for admission in admissions:
             lane = admission.lane
             yield row_write(tokens_W, admission.token_ids, first=lane * num_positions)

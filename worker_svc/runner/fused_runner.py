@@ -87,8 +87,8 @@ class FusedModelRunner:
         num_sampling = self._mixed.launch(batch)
         if num_sampling == 0:
             return EmptyStep()
-        is_full = batch.sampling.flavour == SamplingFlavour.FULL
-        counts = batch.sampling.num_logprobs_plus_one if is_full else None
+        is_full = batch.sampling_flavour == SamplingFlavour.FULL
+        counts = batch.sampling_logprobs_plus_one if is_full else None
         return self._download(num_sampling, counts)
 
     @torch.inference_mode()

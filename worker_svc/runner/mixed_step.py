@@ -31,11 +31,11 @@ from worker_svc.batch.mixed_layout import (
     captured_token_counts,
     choose_token_count,
     exact_shape,
-    mixed_arrays,
+    mixed_sizes,
     padded_shape,
-    padding_arrays,
+    write_mixed,
+    write_padding,
 )
-from worker_svc.batch.step import Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
 from worker_svc.runner.step_parts import StepParts
@@ -86,9 +86,9 @@ class MixedStep:
             on_device = self._launch_eager(batch)
         else:
             on_device = self._replay(batch, CapturedKind(num_tokens, are_lone_prompts(batch)))
-        num_sampling = len(batch.sampling.lanes)
+        num_sampling = len(batch.sampling_places.lanes)
         if num_sampling:
-            self._sampling.launch(on_device, num_rows=num_sampling, flavour=batch.sampling.flavour)
+            self._sampling.launch(on_device, num_rows=num_sampling, flavour=batch.sampling_flavour)
         return num_sampling
 
     def captures(self, flavours: tuple[SamplingFlavour, ...]) -> list[Callable[[], None]]:
@@ -122,7 +122,9 @@ class MixedStep:
         )
 
     def _upload_padding(self, shape: MixedShape) -> Uploaded:
-        return self._parts.upload.upload(padding_arrays(shape))
+        sizes = mixed_sizes(shape)
+        self._parts.upload.send(sizes, write_padding)
+        return self._parts.upload.views(sizes)
 
     def _launch_eager(self, batch: InputBatch) -> Uploaded:
         config = self._config(int(batch.query_lens.max()))
@@ -131,7 +133,8 @@ class MixedStep:
             max_num_seqs=self._parts.limits.max_num_seqs,
             tokens_per_tile=tokens_per_tile(config, self._parts.group),
         )
-        on_device = self._parts.upload.upload(self._arrays(batch, shape, config))
+        self._send(batch, shape, config)
+        on_device = self._parts.upload.views(mixed_sizes(shape))
         self._forward(on_device, shape, config)
         return on_device
 
@@ -140,7 +143,7 @@ class MixedStep:
         if kind not in self._inputs:
             self._capture(kind)
         inputs = self._inputs[kind]
-        self._parts.upload.send(self._arrays(batch, inputs.shape, inputs.config))
+        self._send(batch, inputs.shape, inputs.config)
         self._graphs.replay(kind)
         return inputs.uploaded
 
@@ -153,9 +156,10 @@ class MixedStep:
             max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group
         )
 
-    def _arrays(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> dict[str, Int32Array]:
+    def _send(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> None:
         make_tiles = partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
-        return mixed_arrays(batch, shape, make_tiles=make_tiles)
+        fill = partial(write_mixed, batch=batch, shape=shape, make_tiles=make_tiles)
+        self._parts.upload.send(mixed_sizes(shape), fill)
 
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
         """Queue the model's kernels."""

@@ -4,13 +4,14 @@ Packs them into a staging buffer and returns views of the device's copy. Knows n
 they mean. Legend: W int32 words.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from worker_svc.batch.step import Int32Array
 from worker_svc.runner.staging import StagingRing
 
 ALIGNMENT_WORDS = 4
@@ -34,33 +35,41 @@ class PackedUpload:
 
     def upload(self, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, torch.Tensor]:
         """Upload int32, int64 and float32 arrays of one dimension; return a tensor for each."""
-        starts = self.send(arrays)
+        sizes = {name: array.nbytes // 4 for name, array in arrays.items()}
+
+        def fill(words: Mapping[str, Int32Array]) -> None:
+            for name, array in arrays.items():
+                words[name].view(array.dtype)[:] = array
+
+        self.send(sizes, fill)
         return {
-            name: self._device_W[start : start + array.nbytes // 4].view(_TORCH_DTYPES[array.dtype])
-            for start, (name, array) in zip(starts, arrays.items(), strict=False)
+            name: words_W.view(_TORCH_DTYPES[arrays[name].dtype])
+            for name, words_W in self.views(sizes).items()
         }
 
-    def send(self, arrays: Mapping[str, npt.NDArray[Any]]) -> list[int]:
-        """Upload arrays for whom knows where such arrays lie: what upload returned for the same sizes.
-
-        Cutting nine tensors out takes 25 us.
-        """
-        starts = packed_starts(arrays)
+    def send(self, sizes: Mapping[str, int], fill: Callable[[Mapping[str, Int32Array]], None]) -> None:
+        """Upload arrays of so many words each, which ``fill`` writes to where they leave from."""
+        starts = packed_starts(sizes)
         num_words = starts[-1]
         assert num_words <= self.num_words, f"{num_words} words do not fit {self.num_words}"
         buffer = self._ring.take()
-        for start, array in zip(starts, arrays.values(), strict=False):
-            num_array_words = array.nbytes // 4
-            buffer.words[start : start + num_array_words].view(array.dtype)[:] = array
+        words = buffer.words
+        fill({name: words[start : start + sizes[name]] for start, name in zip(starts, sizes, strict=False)})
         self._device_W[:num_words].copy_(buffer.tensor_W[:num_words], non_blocking=True)
         self._ring.guard(buffer)
-        return starts
+
+    def views(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
+        """Return where on the device arrays of these sizes lie after each upload; nine take 25 us to cut."""
+        starts = packed_starts(sizes)
+        return {
+            name: self._device_W[start : start + sizes[name]]
+            for start, name in zip(starts, sizes, strict=False)
+        }
 
 
-def packed_starts(arrays: Mapping[str, npt.NDArray[Any]]) -> list[int]:
-    """Tell at which word each array starts, and how many words all take."""
+def packed_starts(sizes: Mapping[str, int]) -> list[int]:
+    """Tell at which word each array of so many words starts, and how many words all take."""
     starts = [0]
-    for array in arrays.values():
-        num_words = array.nbytes // 4
+    for num_words in sizes.values():
         starts.append(starts[-1] + -(-num_words // ALIGNMENT_WORDS) * ALIGNMENT_WORDS)
     return starts
