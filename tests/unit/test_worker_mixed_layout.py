@@ -56,7 +56,7 @@ def empty_arrays(shape: MixedShape) -> dict[str, Int32Array]:
 
 def mixed_arrays(batch: InputBatch, shape: MixedShape) -> dict[str, Int32Array]:
     arrays = empty_arrays(shape)
-    write_mixed(arrays, batch, shape, make_tiles=tiles_of_four)
+    write_mixed(arrays, batch, shape=shape, make_tiles=tiles_of_four)
     return arrays
 
 

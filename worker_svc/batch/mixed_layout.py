@@ -119,7 +119,7 @@ def mixed_sizes(shape: MixedShape) -> dict[str, int]:
 
 
 def write_mixed(
-    arrays: Mapping[str, Int32Array], batch: InputBatch, shape: MixedShape, *, make_tiles: MakeTiles
+    arrays: Mapping[str, Int32Array], batch: InputBatch, *, shape: MixedShape, make_tiles: MakeTiles
 ) -> None:
     """Write what the device is told of the step.
 

@@ -70,8 +70,8 @@ class CellWriter:
 
         self._upload.send(sizes, fill)
         on_device = self._upload.views(sizes)
-        cells = on_device["cells"].view(torch.int64).split(table_sizes)
-        values = on_device["words"].split(table_sizes)
+        cells = torch.split(on_device["cells"].view(torch.int64), table_sizes)
+        values = torch.split(on_device["words"], table_sizes)
         for parts, cells_of_table, values_of_table in zip(tables, cells, values, strict=True):
             parts[0].table_W.index_copy_(0, cells_of_table, values_of_table)
 

@@ -28,7 +28,7 @@ def parameter_write(words_W: torch.Tensor, admissions: tuple[Admission, ...], *,
         admissions: At least one.
         num_lanes: L.
     """
-    lanes_A1 = np.array([[admission.lane] for admission in admissions])
+    lanes_A1 = np.array([[admission.lane] for admission in admissions], np.int64)
     first_C, stride_C = _cells_of_first_lanes(num_lanes)
     cells_AC = first_C + lanes_A1 * stride_C
     return CellWrite(words_W, cells_AC.ravel(), _parameter_words(admissions).ravel())
