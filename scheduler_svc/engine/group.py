@@ -100,16 +100,24 @@ class WorkerGroup:
         self._num_steps += result.num_iterations
         return self.core.update(result)
 
-    def pump(self, on_admission: Callable[[Admission], None]) -> None:
-        """Plan and send steps while the link has credits, or leases are to end, and the core has work."""
+    def pump(self, on_admission: Callable[[Admission], None]) -> bool:
+        """Plan and send steps while the link has credits, or leases are to end, and the core has work.
+
+        Returns:
+            Whether it stopped behind a step with prompts: that should leave before the next one is planned,
+            as the worker may have nothing else to do, and the next plan takes longer for their sake.
+        """
         link = self._link
         while self.is_serving and (link.has_credit or (link.may_take_over and self.core.is_take_over_due)):
             plan = self.core.schedule(num_steps=link.lease_length)
             if plan is None:
-                return
+                return False
             self._link.send(plan)
             for admission in plan.admissions:
                 on_admission(admission)
+            if plan.admissions:
+                return True
+        return False
 
     def keep_cache_events(self, *, is_kept: bool) -> None:
         """Begin or cease to write down what the prefix cache gains and loses."""

@@ -80,10 +80,10 @@ class WorkerGroups:
         self._forget(outputs.finished)
         return outputs
 
-    def pump(self, on_admission: Callable[[Admission], None]) -> None:
-        """Plan and send steps while links have credits and cores have work."""
-        for group in self._groups:
-            group.pump(on_admission)
+    def pump(self, on_admission: Callable[[Admission], None]) -> bool:
+        """Plan and send steps while links have credits and cores have work; see WorkerGroup."""
+        is_held_up = [group.pump(on_admission) for group in self._groups]
+        return any(is_held_up)
 
     def __iter__(self) -> Iterator[WorkerGroup]:
         """Go through the groups."""

@@ -121,7 +121,8 @@ class Engine:
                 self._handle(event)
             self._expire_deadlines()
             self._tell_waits()
-            self._groups.pump(self._note_admission)
+            while self._groups.pump(self._note_admission):
+                await asyncio.sleep(0)  # lets the link's writer run
             self._flushes.settle(self._groups, num_live=len(self._live))
             self.cache_feeds.publish()
             self._owners.flush({})
