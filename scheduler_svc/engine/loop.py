@@ -121,8 +121,9 @@ class Engine:
                 self._handle(event)
             self._expire_deadlines()
             self._tell_waits()
-            while self._groups.pump(self._note_admission):
-                await asyncio.sleep(0)  # lets the link's writer run
+            if self._groups.pump(self._note_admission):
+                # Behind the link's writer, which is to run first.
+                asyncio.get_running_loop().call_soon(self._inbox.wake)
             self._flushes.settle(self._groups, num_live=len(self._live))
             self.cache_feeds.publish()
             self._owners.flush({})
