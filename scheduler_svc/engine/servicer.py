@@ -23,7 +23,7 @@ from scheduler_svc.engine.owners import FrontendOutbox
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import CacheBatch, EngineInfo, FlushAsked, FrontendGone
 from service.readable import checked, readable
-from service.status_messages import MAX_MESSAGE_CHARACTERS
+from service.status_messages import shortened
 
 _log = logging.getLogger(__name__)
 
@@ -134,7 +134,7 @@ class EngineServicer(EngineServiceServicer):
 
 async def _refuse(context: grpc.aio.ServicerContext[Any, Any], error: ValueError) -> NoReturn:
     """End a call, with as much of the reason as trailers hold."""
-    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error)[:MAX_MESSAGE_CHARACTERS])
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, shortened(str(error)))
 
 
 async def _write(outbox: FrontendOutbox, context: _AttachContext) -> None:

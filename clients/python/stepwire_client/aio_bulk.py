@@ -12,9 +12,9 @@ import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 
 from stepwire_client.aio_calls import (
-    FAILED_WRITE,
     WRITTEN_TOO_LATE,
     cancel_when_dropped,
+    has_lost_its_status,
     translate_errors,
     write_first,
 )
@@ -106,7 +106,7 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
                     self._is_writing = False
                     await self._call.done_writing()
         except Internal as error:
-            if not error.message.startswith(FAILED_WRITE):
+            if not has_lost_its_status(error.code, error.message):
                 raise
             raise Unavailable(WRITTEN_TOO_LATE, is_resumable=True) from error
 

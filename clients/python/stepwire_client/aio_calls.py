@@ -17,10 +17,14 @@ from stepwire_client.errors import Cancelled, error_of_rpc
 if TYPE_CHECKING:
     from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
 
-FAILED_WRITE = "Internal error from Core"
-"""What grpc.aio makes of a write that comes between a call's end and the news of it: the status is lost."""
 WRITTEN_TOO_LATE = "the stream ended while it was written to"
-"""What is told instead."""
+"""What is told, as UNAVAILABLE, of a call whose status is lost."""
+_FAILED_WRITE = "Internal error from Core"
+
+
+def has_lost_its_status(code: grpc.StatusCode | None, message: str) -> bool:
+    """Tell what grpc.aio makes of a write that comes between a call's end and the news of it."""
+    return code is grpc.StatusCode.INTERNAL and message.startswith(_FAILED_WRITE)
 
 
 @contextmanager

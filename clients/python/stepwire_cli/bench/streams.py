@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import grpc
 from stepwire.v1 import generation_service_pb2 as service_pb
 from stepwire.v1 import types_pb2 as types_pb
-from stepwire_client.aio_calls import FAILED_WRITE, WRITTEN_TOO_LATE
+from stepwire_client.aio_calls import WRITTEN_TOO_LATE, has_lost_its_status
 from stepwire_client.channel import channel_options
 from stepwire_client.errors import error_of_number
 from stepwire_client.security import Metadata, Tls, open_aio_channel
@@ -231,7 +231,7 @@ class _ManyStream:
 def _status_of(error: grpc.aio.AioRpcError) -> tuple[str, str]:
     """Return a stream's status and message; UNAVAILABLE where a write lost them."""
     details = error.details() or ""
-    if error.code() is grpc.StatusCode.INTERNAL and details.startswith(FAILED_WRITE):
+    if has_lost_its_status(error.code(), details):
         return grpc.StatusCode.UNAVAILABLE.name, WRITTEN_TOO_LATE
     return error.code().name, details
 
