@@ -1,28 +1,12 @@
-"""The scheduler service's command line: flags and environment to a config, and the config to its run.
+"""Starts the scheduler service with the environment, which no other module of it reads.
 
-The only module of the service that reads either. Each field of SchedulerConfig is a flag, with the
-field's docstring as its help, and an environment option STEPWIRE_SCHEDULER_<FLAG>. Knows nothing
-about processes or requests.
+Sets what gRPC reads there when it is imported. Knows nothing about flags.
 """
 
-import inspect
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, replace
-from pathlib import Path
-from typing import Any
+import signal
 
-import typer
-
-from model.errors import ModelFolderError
-from model.folder import find_model_folder
-from scheduler_svc.config import ConfigError, SchedulerConfig
-from scheduler_svc.supervisor import supervise
-from scheduler_svc.traced import with_collector
-from service.field_docstrings import field_docstrings
-
-ENVIRONMENT_PREFIX = "STEPWIRE_SCHEDULER"
-_GRPC_ENVIRONMENT = {
+GRPC_ENVIRONMENT = {
     # The processes are spawned, never forked; with fork support gRPC stalls them at start.
     "GRPC_ENABLE_FORK_SUPPORT": "0",
     # The older event engine: 0.3-0.4 ms from a step's send to its tokens at a front end (5th
@@ -30,71 +14,19 @@ _GRPC_ENVIRONMENT = {
     "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
 }
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def run(**flags: Any) -> None:
-    """Run the scheduler service: front ends that clients call, and the engine that decides."""
-    for name, value in _GRPC_ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    try:
-        check_environment(os.environ)
-        config = SchedulerConfig(**flags | {"worker": tuple(flags["worker"])})
-        exit_code = supervise(with_collector(_with_model_found(config), os.environ), typer.echo)
-    except (ConfigError, ModelFolderError) as error:
-        typer.echo(f"scheduler error: {error}", err=True)
-        exit_code = 2
-    raise typer.Exit(exit_code)
-
-
-def check_environment(environment: Mapping[str, str]) -> None:
-    """Refuse options of ours that are none.
-
-    Raises:
-        ConfigError: naming the first unknown one.
-    """
-    known = {f"{ENVIRONMENT_PREFIX}_{field.name.upper()}" for field in fields(SchedulerConfig)}
-    for name in sorted(environment):
-        if name.startswith(f"{ENVIRONMENT_PREFIX}_") and name not in known:
-            raise ConfigError(f"environment option {name} is unknown, but must be one of {sorted(known)}")
-
-
-def _with_model_found(config: SchedulerConfig) -> SchedulerConfig:
-    """Turn the model's name into its folder, once for all processes, and give it a name to be served by."""
-    folder = find_model_folder(config.model).resolve()
-    name = folder.name if Path(config.model).expanduser().exists() else config.model
-    return replace(config, model=str(folder), served_model_name=config.served_model_name or name)
-
-
-def _flags() -> Iterator[inspect.Parameter]:
-    """Make a flag of each field of the config."""
-    help_of_field = field_docstrings(SchedulerConfig)
-    for field in fields(SchedulerConfig):
-        is_repeatable = isinstance(field.default, tuple)
-        option: Any = typer.Option(
-            ... if field.default is MISSING else list(field.default) if is_repeatable else field.default,
-            _spelling(field.name, is_on=field.default is True),
-            help=help_of_field[field.name],
-        )
-        annotation = list[str] if is_repeatable else field.type
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation
-        )
-
-
-def _spelling(name: str, *, is_on: bool) -> str:
-    """Spell a field as a flag; one that is on by default can be turned off."""
-    flag = name.replace("_", "-")
-    return f"--{flag}/--no-{flag}" if is_on else f"--{flag}"
-
 
 def main() -> None:
     """Run the command line."""
-    parameters = list(_flags())
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})(run)
-    app(prog_name="python -m scheduler_svc")
+    for name, value in GRPC_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    is_interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # imports that are interrupted show a traceback
+    from scheduler_svc.command_line import run_command_line  # noqa: PLC0415
+
+    if is_interruptible:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run_command_line(os.environ)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The scheduler service's one frozen configuration, checked when it is made.
 
 Each field's docstring is the help text of its flag. Knows nothing about flags or the environment
-(``__main__.py`` reads both) and nothing about models: whether the folder is sound is found at start.
+(``command_line.py`` is given both) and nothing about models: whether the folder is sound is found at start.
 """
 
 import logging

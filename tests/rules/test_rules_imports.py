@@ -79,7 +79,7 @@ def test_nothing_is_swallowed() -> None:
     ("module", "absent"),
     [
         (
-            "scheduler_svc.__main__",
+            "scheduler_svc.command_line",
             [
                 "torch",
                 "transformers",

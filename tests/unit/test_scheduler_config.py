@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_svc.__main__ import check_environment
+from scheduler_svc.command_line import check_environment
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import reserve_port
 
