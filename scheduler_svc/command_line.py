@@ -55,6 +55,11 @@ def _run(flags: dict[str, Any], environment: Mapping[str, str]) -> int:
     try:
         check_environment(environment)
         config = SchedulerConfig(**flags | {"worker": tuple(flags["worker"])})
+        if config.check_only:
+            from scheduler_svc.files_check import check_files  # noqa: PLC0415  # it imports grpc
+
+            check_files(config)
+            return 0
         return supervise(with_collector(_with_model_found(config), environment), typer.echo)
     except (ConfigError, ModelFolderError) as error:
         typer.echo(f"scheduler error: {error}", err=True)

@@ -11,79 +11,7 @@ from pathlib import Path
 
 import pytest
 
-# Both are found before the real packages, because their folder comes first on the path.
-FAKE_WORKER = """
-import signal, sys, threading
-from pathlib import Path
-LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
-def note(text):
-    with LOG.open("a") as log:
-        log.write(text + chr(10))
-note("worker " + " ".join(sys.argv[1:]))
-print("weights loaded")
-print("a broken start", file=sys.stderr)
-print('{"process": "worker"}', file=sys.stderr)
-MODE = sys.argv[sys.argv.index("--dtype") + 1]
-if MODE == "dies_early":
-    print("no such tensor", file=sys.stderr)
-    sys.exit(3)
-ended = threading.Event()
-def take_sigterm(*_):
-    note("worker SIGTERM")
-    if MODE != "stubborn":
-        ended.set()
-signal.signal(signal.SIGTERM, take_sigterm)
-print("worker listening on 127.0.0.1:4242")
-if MODE in ("dies_once", "dies_always"):
-    die = LOG.parent / "die"
-    while not die.exists() and not ended.wait(0.01):
-        pass
-    if not ended.is_set():
-        if MODE == "dies_once":
-            die.unlink()
-        signal.raise_signal(signal.SIGKILL)
-ended.wait()
-note("worker ended")
-"""
-FAKE_SCHEDULER = """
-import os, signal, sys, threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from stepwire.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
-from tests.rpc.fake_generation_service import FakeGenerationService
-LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
-def note(text):
-    with LOG.open("a") as log:
-        log.write(text + chr(10))
-note("scheduler " + " ".join(sys.argv[1:]))
-server = grpc.server(ThreadPoolExecutor())
-add_GenerationServiceServicer_to_server(FakeGenerationService(), server)
-health_servicer = health.HealthServicer()
-health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-port = server.add_insecure_port("127.0.0.1:" + sys.argv[sys.argv.index("--port") + 1])
-note(f"scheduler pid {os.getpid()}")
-ended = threading.Event()
-num_signals_to_end = 2 if "drains" in sys.argv else 1
-def take_sigterm(*_):
-    global num_signals_to_end
-    note("scheduler SIGTERM")
-    num_signals_to_end -= 1
-    if not num_signals_to_end:
-        ended.set()
-    elif num_signals_to_end > 0:
-        print("draining")
-signal.signal(signal.SIGTERM, take_sigterm)
-server.start()
-print(f"scheduler listening on 127.0.0.1:{port}")
-health_servicer.set("ready", health_pb2.HealthCheckResponse.NOT_SERVING)
-health_servicer.set("ready", health_pb2.HealthCheckResponse.SERVING)
-note("scheduler ready")
-ended.wait()
-server.stop(grace=None).wait()
-note("scheduler ended")
-"""
+from tests.rpc.scripted_services import FAKE_SCHEDULER, FAKE_WORKER
 
 StartServe = Callable[..., "subprocess.Popen[str]"]
 
@@ -171,6 +99,15 @@ def test_a_worker_that_cannot_start_ends_all(start_serve: StartServe, tmp_path: 
         "error: the worker ended with exit code 3; all is stopped",
     ]
     assert len(log_of(tmp_path)) == 1  # no scheduler was started
+
+
+def test_what_the_scheduler_refuses_is_told_before_the_worker_starts(
+    start_serve: StartServe, tmp_path: Path
+) -> None:
+    process = start_serve("ok", "--tenants-file", "none")
+    assert process.communicate(timeout=60) == ("", "scheduler error: it has tenants\n")
+    assert process.returncode == 1
+    assert not (tmp_path / "log").exists()
 
 
 def read_stderr_until(process: "subprocess.Popen[str]", part: str) -> str:

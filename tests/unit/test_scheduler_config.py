@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +89,20 @@ def test_help_explains_every_flag_by_its_docstring() -> None:
         assert f"--{field.name.replace('_', '-')} " in text
         assert f"STEPWIRE_SCHEDULER_{field.name.upper()}" in text
     assert "How long a stop waits for running requests." in text
+
+
+def test_options_and_files_are_checked_and_nothing_is_started(tmp_path: Path) -> None:
+    tenants = tmp_path / "tenants.toml"
+    tenants.write_text("")
+    arguments = ("--model", "none", "--check-only", "--tenants-file", str(tenants))
+    assert _run(*arguments) == (0, "")
+    tenants.write_text("[")
+    code, text = _run(*arguments)
+    assert code == 2
+    assert "--tenants-file is" in text
+    code, text = _run(*arguments[:3], "--tls-cert", str(tenants), "--tls-key", str(tenants))
+    assert code == 2
+    assert "--tls-" in text
 
 
 @pytest.mark.parametrize(

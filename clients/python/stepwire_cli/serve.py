@@ -104,8 +104,29 @@ def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
     return stop, hurry
 
 
+async def _check_scheduler(flags: ServeFlags) -> None:
+    """End where the scheduler refuses its options, which it tells: it starts when the worker has loaded.
+
+    Raises:
+        typer.Exit: with its exit code.
+    """
+    command = scheduler_command(flags, worker_address="127.0.0.1:1", python=sys.executable)
+    process = await asyncio.create_subprocess_exec(
+        *command, "--check-only", stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        exit_code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
 async def _start_services(children: ChildGroup, flags: ServeFlags) -> str:
     """Start the worker, then the scheduler; return what is served where, once it is ready."""
+    await _check_scheduler(flags)
     is_launcher = flags.tensor_parallel_size > 1
     worker = await children.start(
         WORKER,
