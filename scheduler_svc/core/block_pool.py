@@ -130,7 +130,8 @@ class BlockPool:
     def register(self, block_ids: Sequence[BlockId], block_hashes: Sequence[BlockHash]) -> None:
         """Let the prefix cache find held blocks. Of two identical blocks the first keeps the key."""
         hash_of, blocks_by_byte = self._hash_of, self._blocks_by_byte
-        assert all(map(self._ref_counts.__getitem__, block_ids)), "only held blocks are registered"
+        is_held = map(self._ref_counts.__getitem__, block_ids)
+        assert all(is_held), f"one of the blocks {list(block_ids)} is registered but not held"
         for block_id, block_hash in zip(block_ids, block_hashes, strict=True):
             if hash_of[block_id] is None:
                 block_of = blocks_by_byte[block_hash[0] & _DICT_MASK]

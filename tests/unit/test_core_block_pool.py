@@ -109,5 +109,5 @@ def test_sharing_releasing_or_registering_what_nobody_holds_is_our_own_bug() -> 
         pool.release([BlockId(1)])
     with pytest.raises(AssertionError, match="block 1 is shared but not cached"):
         pool.share([BlockId(1)])
-    with pytest.raises(AssertionError, match="block 1 is registered but not held"):
+    with pytest.raises(AssertionError, match=r"blocks \[1\] is registered but not held"):
         pool.register([BlockId(1)], [KEYS[0]])
