@@ -14,6 +14,7 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.fresh_prefill_kernel import fresh_prefill_kernel
+from kernels.hopper_prefill import hopper_prefill
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
 from kernels.paged_prefill_kernel import paged_prefill_kernel
 from kernels.prefill_tiles import (
@@ -95,6 +96,10 @@ def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
 
 def _launch(tensors, rows, scale: float, *, tiles: PrefillTiles, fresh: FreshRows | None) -> None:
     (q_THD, key_cache_NSKD, _), config = tensors, tiles.config
+    if config.is_hopper and fresh is not None and not tiles.has_old:
+        fresh_rows = (fresh.key_TX, fresh.value_TX)
+        hopper_prefill(q_THD, *fresh_rows, tiles.tiles_I4, scale * LOG2_E, config=config, out=rows[-1])
+        return
     block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
     dim_padded = max(16, triton.next_power_of_2(head_dim))
     keys, values = None, None

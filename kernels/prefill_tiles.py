@@ -15,6 +15,8 @@ import torch
 Int32Array = npt.NDArray[np.int32]
 
 PADDING_ROW = -1
+HOPPER_TOKENS = 64
+"""Of a row that hopper_prefill computes at once, for two heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,8 @@ class PrefillConfig:
     """The same of new tokens that are read where the projection left them."""
     num_warps: int
     num_stages: int
+    is_hopper: bool = False
+    """Whether hopper_prefill computes new prompts where they are alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,14 +78,27 @@ def tokens_per_tile(config: PrefillConfig, group: int) -> int:
     return config.num_queries // group
 
 
-def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group: int) -> PrefillConfig:
+def choose_prefill_config(
+    max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group: int, are_new: bool = False
+) -> PrefillConfig:
     """Choose a launch's shape.
 
     Args:
         max_seqlen_q: the most tokens that a row computes.
-        cache_NSKD: for its shape and dtype.
+        cache_NSKD: for its device, shape and dtype.
         group: query heads a KV head.
+        are_new: whether no row has cells from before this step.
     """
+    if are_new and max_seqlen_q >= HOPPER_TOKENS and can_use_hopper(cache_NSKD, group):
+        # On an H200, 16 prompts of 1,024 tokens take 135 us a layer so, not 191, one of 4,000 108, not 137.
+        return PrefillConfig(
+            num_queries=HOPPER_TOKENS * group,
+            tile_size=64,
+            fresh_tile_size=128,
+            num_warps=4,
+            num_stages=2,
+            is_hopper=True,
+        )
     bytes_per_cell = next_power_of_2(cache_NSKD.shape[3]) * cache_NSKD.element_size()
     is_wide = bytes_per_cell > 256
     fewest = next_power_of_2(max(16, group))
@@ -98,6 +115,13 @@ def choose_prefill_config(max_seqlen_q: int, *, cache_NSKD: torch.Tensor, group:
         num_warps=4,
         num_stages=3,
     )
+
+
+def can_use_hopper(cache_NSKD: torch.Tensor, group: int) -> bool:
+    """Whether hopper_prefill can compute such heads on this device."""
+    is_half = cache_NSKD.dtype in (torch.bfloat16, torch.float16)
+    fits = is_half and cache_NSKD.shape[3] in (64, 128) and group % 2 == 0
+    return fits and cache_NSKD.is_cuda and torch.cuda.get_device_capability(cache_NSKD.device) == (9, 0)
 
 
 def next_power_of_2(number: int) -> int:

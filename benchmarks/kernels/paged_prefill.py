@@ -200,11 +200,14 @@ def run_chosen(case: Case, block_size: int, *, ceiling: float) -> None:
     )
     ours = graph_microseconds([our_launch(inputs, config) for inputs in sets])
     tell(case, name_of(config), block_size=block_size, microseconds=ours, ceiling=ceiling)
-    fresh = [launch for inputs in sets if (launch := fresh_launch(inputs, config))]
+    alone = choose_prefill_config(
+        sets[0].max_seqlen_q, cache_NSKD=sets[0].caches[0], group=HEADS // KV_HEADS, are_new=True
+    )
+    fresh = [launch for inputs in sets if (launch := fresh_launch(inputs, alone))]
     if fresh:
         tell(
             case,
-            "new prompts",
+            f"new prompts, {name_of(alone)}",
             block_size=block_size,
             microseconds=graph_microseconds(fresh),
             ceiling=ceiling,

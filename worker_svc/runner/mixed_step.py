@@ -109,7 +109,9 @@ class MixedStep:
         assert self._graphs is not None, "there are no graphs to capture"
         shape = self._padded_shape(kind)
         self._inputs[kind] = CapturedInputs(
-            shape=shape, config=self._config(kind.num_tokens), uploaded=self._upload_padding(shape)
+            shape=shape,
+            config=self._config(kind.num_tokens, are_new=kind.are_lone),
+            uploaded=self._upload_padding(shape),
         )
         self._graphs.capture(kind)
 
@@ -118,7 +120,9 @@ class MixedStep:
             kind.num_tokens,
             are_lone=kind.are_lone,
             max_num_seqs=self._parts.limits.max_num_seqs,
-            tokens_per_tile=tokens_per_tile(self._config(kind.num_tokens), self._parts.group),
+            tokens_per_tile=tokens_per_tile(
+                self._config(kind.num_tokens, are_new=kind.are_lone), self._parts.group
+            ),
         )
 
     def _upload_padding(self, shape: MixedShape) -> Uploaded:
@@ -127,7 +131,7 @@ class MixedStep:
         return self._parts.upload.views(sizes)
 
     def _launch_eager(self, batch: InputBatch) -> Uploaded:
-        config = self._config(int(batch.query_lens.max()))
+        config = self._config(int(batch.query_lens.max()), are_new=batch.are_prompts_new)
         shape = exact_shape(
             batch,
             max_num_seqs=self._parts.limits.max_num_seqs,
@@ -151,9 +155,9 @@ class MixedStep:
         inputs = self._inputs[kind]
         self._forward(inputs.uploaded, inputs.shape, inputs.config)
 
-    def _config(self, max_seqlen_q: int) -> PrefillConfig:
+    def _config(self, max_seqlen_q: int, *, are_new: bool) -> PrefillConfig:
         return choose_prefill_config(
-            max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group
+            max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group, are_new=are_new
         )
 
     def _send(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> None:

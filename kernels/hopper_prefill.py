@@ -1,0 +1,76 @@
+"""Launches attention of new prompts alone on a Hopper GPU. Knows nothing about caches or requests.
+
+Shapes: T packed tokens, H heads, K KV heads, D head dim, I tiles.
+"""
+
+from functools import cache
+
+import torch
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.hopper_prefill_kernel import hopper_prefill_kernel
+from kernels.prefill_tiles import PrefillConfig, tokens_per_tile
+
+HEADS_AT_ONCE = 2
+NUM_WARPS = 4
+"""Of each head; those that fetch are added by the compiler."""
+
+
+def hopper_prefill(
+    q_THD: torch.Tensor,
+    key_TX: torch.Tensor,
+    value_TX: torch.Tensor,
+    tiles_I4: torch.Tensor,
+    scale_log2: float,
+    *,
+    config: PrefillConfig,
+    out: torch.Tensor,
+) -> None:
+    """Write out_THD: each token's causal attention over its own prompt.
+
+    Args:
+        q_THD: contiguous in its heads and dims.
+        key_TX: (T, K * D); rows may be strided by multiples of 16 bytes.
+        value_TX: like key_TX.
+        tiles_I4: from prefill_tiles; padding comes last.
+        scale_log2: of the scores, times log2(e).
+        config: that the tiles were cut for.
+        out: contiguous, like q_THD.
+    """
+    _, num_heads, head_dim = q_THD.shape
+    group = num_heads * head_dim // key_TX.shape[1]
+    tile_size = config.fresh_tile_size
+    num_works = len(tiles_I4) * num_heads // HEADS_AT_ONCE
+    hopper_prefill_kernel[(min(num_works, _num_multiprocessors(q_THD.device)),)](
+        _describe(q_THD.flatten(1), tokens_per_tile(config, group), head_dim),
+        _describe(key_TX, tile_size, head_dim),
+        _describe(value_TX, tile_size, head_dim),
+        tiles_I4,
+        _counters(q_THD.device),
+        out,
+        scale_log2,
+        num_works,
+        NUM_HEADS=num_heads,
+        GROUP=group,
+        NUM_STAGES=config.num_stages,
+        NUM_AHEAD=2,
+        num_warps=NUM_WARPS,
+    )
+
+
+def _describe(rows_TX: torch.Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
+    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[rows_TX.dtype]
+    block = [num_rows, num_columns]
+    return TensorDescriptor.from_tensor(rows_TX, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
+
+
+@cache
+def _counters(device: torch.device) -> torch.Tensor:
+    """Return how many pieces of work were drawn and programs ended: 0 between launches, in stream order."""
+    return torch.zeros(2, dtype=torch.int32, device=device)
+
+
+@cache
+def _num_multiprocessors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
