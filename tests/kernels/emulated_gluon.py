@@ -1,0 +1,244 @@
+"""Runs Gluon kernels on a CPU, which has no interpreter for them: as plain Python over NumPy arrays.
+
+A partition of a program is a thread, programs come one after the other. Products take place when they
+are waited for, not before, so that a buffer that is filled again too early gives wrong numbers. A barrier
+that nobody completes fails. Knows just what the kernels here use.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from triton.runtime.jit import JITFunction
+
+GENEROUS_SECONDS = 20
+
+
+class Tile(np.ndarray[Any, Any]):
+    """A tensor in registers."""
+
+    type = SimpleNamespace(layout=None)
+
+    def to(self, dtype: Any) -> Any:
+        """Convert."""
+        return self.astype(dtype)
+
+
+def _tile(values: Any) -> Any:
+    return np.asarray(values).view(Tile)
+
+
+class Pointer:
+    """A place, or many, in a flat array."""
+
+    def __init__(self, array: Any, offset: Any = 0) -> None:
+        self.array, self.offset = array, offset
+
+    def __add__(self, offset: Any) -> "Pointer":
+        return Pointer(self.array, self.offset + offset)
+
+
+class Shared:
+    """Shared memory."""
+
+    def __init__(self, array: Any) -> None:
+        self.array, self.shape, self.dtype = array, array.shape, array.dtype
+
+    def index(self, number: int) -> "Shared":
+        """Return one buffer of some."""
+        return Shared(self.array[int(number)])
+
+    def slice(self, start: int, length: int) -> "Shared":
+        """Return some rows."""
+        return Shared(self.array[start : start + length])
+
+    def permute(self, order: tuple[int, ...]) -> "Shared":
+        """Return a view."""
+        return Shared(self.array.transpose(order))
+
+    def load(self, _layout: Any) -> Any:
+        """Read."""
+        return _tile(self.array.copy())
+
+    def store(self, values: Any) -> None:
+        """Write."""
+        self.array[...] = values
+
+
+class Barrier:
+    """An mbarrier: a phase is complete once so many have arrived and all bytes that were announced, too."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.count = self.arrived = self.num_bytes = self.num_complete = 0
+
+    def change(self, *, arrived: int, num_bytes: int) -> None:
+        """Count what has come, or is still to come."""
+        with self.changed:
+            self.arrived += arrived
+            self.num_bytes += num_bytes
+            assert self.arrived <= self.count, "more arrive than belong to the phase"
+            if self.arrived == self.count and self.num_bytes == 0:
+                self.arrived, self.num_complete = 0, self.num_complete + 1
+                self.changed.notify_all()
+
+    def wait(self, phase: int) -> None:
+        """Wait until the phase of this parity is complete."""
+        with self.changed:
+            is_done = self.changed.wait_for(lambda: self.num_complete % 2 != phase, GENEROUS_SECONDS)
+        assert is_done, "nobody completes the barrier"
+
+
+class Barriers:
+    """Some barriers in shared memory."""
+
+    def __init__(self, number: int) -> None:
+        self.barriers = [Barrier() for _ in range(number)]
+
+    def index(self, number: int) -> Barrier:
+        """Return one."""
+        return self.barriers[int(number)]
+
+
+class Descriptor:
+    """What the tensor memory accelerator reads: tiles of rows and columns, zero outside."""
+
+    layout = "tiles"
+
+    def __init__(self, rows: Any, block: Sequence[int]) -> None:
+        self.rows, self.dtype = rows, rows.dtype
+        self.block_type = SimpleNamespace(shape=list(block), nbytes=block[0] * block[1] * rows.itemsize)
+
+
+def _copy(source: Descriptor, place: Sequence[int], barrier: Barrier, target: Shared) -> None:
+    (row, column), (num_rows, num_columns) = map(int, place), source.block_type.shape
+    found = source.rows[row : row + num_rows, column : column + num_columns]
+    target.array[...] = 0
+    target.array[: found.shape[0], : found.shape[1]] = found
+    barrier.change(arrived=0, num_bytes=-source.block_type.nbytes)
+
+
+def _product(
+    left: Any, right: Shared, acc: Any, *, use_acc: bool = True, is_async: bool
+) -> Callable[[], Any]:
+    assert is_async
+    values = left.array if isinstance(left, Shared) else left
+
+    def compute() -> Any:
+        result = values.astype(np.float32) @ right.array.astype(np.float32)
+        return _tile(result + acc if use_acc else result)
+
+    return compute
+
+
+def _wait_for_products(_num_left: int, deps: Sequence[Callable[[], Any]]) -> Any:
+    (compute,) = deps
+    return compute()
+
+
+def _where(condition: Any, yes: Any, no: Any) -> Any:
+    return _tile(np.where(condition, yes, no)) if np.ndim(condition) else yes if condition else no
+
+
+def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
+    return pointer.array[pointer.offset] if mask else other
+
+
+def _store(pointer: Pointer, values: Any, mask: Any = True) -> None:
+    places, is_there, values = np.broadcast_arrays(pointer.offset, mask, values)
+    pointer.array[places[is_there]] = values[is_there]
+
+
+def _atomic_add(pointer: Pointer, number: int, sem: str = "") -> int:  # noqa: ARG001
+    old = int(pointer.array[pointer.offset])
+    pointer.array[pointer.offset] = old + number
+    return old
+
+
+def _specialize(partitions: Sequence[tuple[Callable[..., None], tuple[Any, ...]]], *_sizes: Any) -> None:
+    failures: list[BaseException] = []
+
+    def run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+        try:
+            function(*arguments)
+        except BaseException as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=partition, daemon=True) for partition in partitions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+def _allocate(dtype: Any, shape: Sequence[int], layout: Any) -> Any:
+    if layout == "barriers":
+        return Barriers(shape[0])
+    # What nobody has written yet shows.
+    return Shared(np.full(shape, -77, dtype))
+
+
+def _language(program: int, num_programs: int) -> SimpleNamespace:
+    def no_layout(*_arguments: Any, **_options: Any) -> None:
+        return None
+
+    return SimpleNamespace(
+        float32=np.float32, int32=np.int32, int64=np.int64,
+        BlockedLayout=no_layout, DotOperandLayout=no_layout, NVMMADistributedLayout=no_layout,
+        SliceLayout=no_layout, SwizzledSharedLayout=no_layout, static_range=range,
+        program_id=lambda _axis: program, num_programs=lambda _axis: num_programs, num_warps=lambda: 1,
+        cdiv=lambda number, size: -(-number // size), minimum=np.minimum, maximum=np.maximum,
+        where=_where, exp2=np.exp2, convert_layout=lambda values, _layout: values,
+        max=lambda values, axis: values.max(axis), sum=lambda values, axis: values.sum(axis),
+        full=lambda shape, number, dtype, _layout: np.full(shape, number, dtype),
+        zeros=lambda shape, dtype, _layout: _tile(np.zeros(shape, dtype)),
+        arange=lambda start, end, _layout: _tile(np.arange(start, end)),
+        load=_load, store=_store, atomic_add=_atomic_add, warp_specialize=_specialize,
+        allocate_shared_memory=_allocate,
+    )  # fmt: skip
+
+
+@contextmanager
+def _patched(modules: Sequence[ModuleType], names: dict[str, Any]) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in modules:
+            functions = {
+                name: item.fn for name, item in vars(module).items() if isinstance(item, JITFunction)
+            }
+            for name, item in (
+                functions | {name: names[name] for name in names.keys() & vars(module)}
+            ).items():
+                patch.setattr(module, name, item)
+        yield
+
+
+def run_emulated(modules: Sequence[ModuleType], *arguments: Any, num_programs: int, **constants: Any) -> None:
+    """Run the kernel that the first module is named after; the others hold what it calls.
+
+    Arrays are passed as pointers to their first number, descriptors as they are.
+    """
+    mbarrier = SimpleNamespace(
+        MBarrierLayout=lambda: "barriers",
+        init=lambda barrier, count: setattr(barrier, "count", count),
+        wait=lambda barrier, phase: barrier.wait(phase),
+        expect=lambda barrier, num_bytes: barrier.change(arrived=1, num_bytes=num_bytes),
+        arrive=lambda barrier, count: barrier.change(arrived=count, num_bytes=0),
+    )
+    given = [Pointer(item) if isinstance(item, np.ndarray) else item for item in arguments]
+    for program in range(num_programs):
+        names = {
+            "gl": _language(program, num_programs),
+            "mbarrier": mbarrier,
+            "tma": SimpleNamespace(async_copy_global_to_shared=_copy),
+            "warpgroup_mma": _product,
+            "warpgroup_mma_wait": _wait_for_products,
+        }
+        with _patched(modules, names):
+            kernel = getattr(modules[0], modules[0].__name__.rpartition(".")[2])
+            kernel(*given, **constants)
