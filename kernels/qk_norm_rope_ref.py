@@ -3,7 +3,7 @@
 Knows nothing about Triton.
 
 Shapes: T packed tokens, X = (H + 2 * K) * D a row, J heads of a kind, H query heads, K KV heads,
-D head dim, P positions, N blocks, S block size.
+D head dim, P positions, N blocks, S block size, E hidden.
 """
 
 import torch
@@ -25,8 +25,13 @@ def qk_norm_rope_store_ref(
     slot_mapping_T: torch.Tensor,
     num_heads: int,
     num_kv_heads: int,
+    *,
+    residual_TE: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Return out_q_THD and write the caches, as qk_norm_rope_store does."""
+    dtype = qkv_TX.dtype
+    if residual_TE is not None:
+        qkv_TX = qkv_TX * (residual_TE.float().square().mean(1, keepdim=True) + eps).rsqrt()
     qkv_TJD = qkv_TX.unflatten(1, (num_heads + 2 * num_kv_heads, -1))
     q_TJD, key_TJD, value_TKD = qkv_TJD.split((num_heads, num_kv_heads, num_kv_heads), 1)
     cos_sin_T1D = cos_sin_PD[positions_T.long().clamp(min=0)].float()[:, None]
@@ -35,8 +40,8 @@ def qk_norm_rope_store_ref(
     kept_T = slot_mapping_T >= 0
     slots = slot_mapping_T[kept_T]
     write_slots(key_TJD.to(key_cache_NSKD.dtype)[kept_T], key_cache_NSKD, slots)
-    write_slots(value_TKD[kept_T], value_cache_NSKD, slots)
-    return q_TJD.to(qkv_TX.dtype)
+    write_slots(value_TKD.to(dtype)[kept_T], value_cache_NSKD, slots)
+    return q_TJD.to(dtype)
 
 
 def _normalize(x_TJD: torch.Tensor, weight_D: torch.Tensor | None, eps: float) -> torch.Tensor:

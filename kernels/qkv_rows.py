@@ -3,7 +3,7 @@
 Knows nothing about steps or layers.
 
 Shapes: T packed tokens, X = (H + 2 * K) * D a row, H query heads, K KV heads, D head dim, P positions,
-N blocks, S block size.
+N blocks, S block size, E hidden.
 """
 
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ class QkvRows:
     eps: float
     q_THD: torch.Tensor
     """Room for the query heads."""
+    residual_TE: torch.Tensor | None = None
+    """What was projected without its norm, which is left to who reads the rows: a factor of each."""
 
 
 def rotate_and_store(
@@ -38,11 +40,11 @@ def rotate_and_store(
     key_cache_NSKD: torch.Tensor,
     value_cache_NSKD: torch.Tensor,
     *,
-    keys_in_place: bool = False,
+    in_place: bool = False,
 ) -> torch.Tensor:
     """Write keys and values into their slots and return the query heads, ready for attention.
 
-    keys_in_place writes the keys back to the rows, too.
+    in_place writes keys, and values where they are not what the rows say, back to the rows, too.
     """
     return qk_norm_rope_store(
         rows.qkv_TX,
@@ -57,6 +59,7 @@ def rotate_and_store(
         rows.q_THD.shape[1],
         key_cache_NSKD.shape[2],
         rows.q_THD,
-        keys_in_place=keys_in_place,
+        residual_TE=rows.residual_TE,
+        in_place=in_place,
         is_dependent=True,
     )

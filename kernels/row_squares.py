@@ -3,7 +3,7 @@
 Whoever writes rows sums each chunk on the way, and whoever reads them adds the chunks up in their
 order. Knows nothing about what is done with the norm.
 
-Shapes: R rows, I numbers a row, J = I / SQUARES_CHUNK, rounded up, sums a row.
+Shapes: R rows, I numbers a row, J = I / SQUARES_CHUNK, rounded up, sums a row, E hidden.
 """
 
 import torch
@@ -15,6 +15,14 @@ from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait
 SQUARES_CHUNK = 32
 """Numbers that one sum is of."""
 CHUNK = tl.constexpr(SQUARES_CHUNK)
+
+
+@triton.jit
+def row_scale(row_ptr, eps, I: tl.constexpr, BLOCK_I: tl.constexpr):  # noqa: E741
+    """Return what a norm without weight multiplies the numbers of this row by."""
+    column = tl.arange(0, BLOCK_I)
+    x = tl.load(row_ptr + column, mask=column < I, other=0.0).to(tl.float32)
+    return tl.rsqrt(tl.sum(x * x, 0) / I + eps)
 
 
 @triton.jit
@@ -86,6 +94,21 @@ def sum_squares(
     return squares_RJ
 
 
+def check_scaling(residual_RE: torch.Tensor, num_rows: int) -> None:
+    """Raise ValueError where row_scale cannot read a factor for each of so many rows."""
+    if residual_RE.ndim != 2 or len(residual_RE) != num_rows or residual_RE.stride(1) != 1:
+        raise ValueError(
+            f"residual must have {num_rows} rows without gaps, "
+            f"but is of {tuple(residual_RE.shape)}, strides {residual_RE.stride()}"
+        )
+
+
+def scaling_constants(residual_RE: torch.Tensor | None) -> dict[str, int]:
+    """Return what a kernel calls row_scale with, where it does."""
+    num_hidden = 1 if residual_RE is None else residual_RE.shape[1]
+    return {"E": num_hidden, "BLOCK_E": triton.next_power_of_2(num_hidden)}
+
+
 def num_sums(num_inputs: int) -> int:
     """Return J."""
     return -(-num_inputs // SQUARES_CHUNK)
@@ -99,6 +122,11 @@ def check_squares(squares_RJ: torch.Tensor, num_rows: int, num_inputs: int) -> N
             f"squares must be contiguous float32 of {shape}, "
             f"but are {squares_RJ.dtype} of {tuple(squares_RJ.shape)}"
         )
+
+
+def row_scale_ref(x_RI: torch.Tensor, eps: float) -> torch.Tensor:
+    """Return what row_scale does, for each row, (R, 1) in float32."""
+    return (x_RI.float().square().mean(1, keepdim=True) + eps).rsqrt()
 
 
 def sum_squares_ref(x_RI: torch.Tensor) -> torch.Tensor:

@@ -21,7 +21,7 @@ from kernels.qkv_rows import QkvRows
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
-from model.projection import MostRows, Projection, make_projection
+from model.projection import MostRows, Projection, Way, make_projection
 from model.residual_stream import ResidualStream, make_workspace
 
 
@@ -156,7 +156,11 @@ class FusedDecoder:
         """Add the attention's output to the stream."""
         work, num_tokens = stream.work, len(step.input_ids_T)
         way = layer.qkv.way(num_tokens, ROW_LIMITS.qkv)
-        stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
+        is_raw = way is Way.CUBLAS and layer.qkv.can_scale_after
+        if is_raw:
+            stream.project_raw(layer.qkv, out_TO=work.qkv_TX)
+        else:
+            stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
         rows = QkvRows(
             qkv_TX=work.qkv_TX,
             positions_T=step.positions_T,
@@ -166,6 +170,7 @@ class FusedDecoder:
             k_norm_D=layer.k_norm_D,
             eps=self.config.rms_norm_eps,
             q_THD=work.q_THD,
+            residual_TE=work.residual_TE if is_raw else None,
         )
         step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)

@@ -45,6 +45,15 @@ class Projection:
     has_norm: bool
     """Whether the weight of the norm in front is in this weight."""
 
+    @property
+    def can_scale_after(self) -> bool:
+        """Whether the norm in front may be left to who reads the outputs, as a factor of each row.
+
+        What is projected are the rows as they are, of any size: bfloat16 has float32's range and rounds by
+        the size of a number, float16 may overflow, and a bias knows nothing of a factor.
+        """
+        return self.has_norm and self.bias_O is None and self.weight_OI.dtype == torch.bfloat16
+
     def way(self, num_rows: int, most_rows: MostRows) -> Way:
         """Return how so many rows are computed."""
         if num_rows <= most_rows.few_rows and can_fuse(

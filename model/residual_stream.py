@@ -112,12 +112,22 @@ class ResidualStream:
             **norm,
         )
 
+    def project_raw(self, projection: Projection, *, out_TO: torch.Tensor) -> None:
+        """Write the projection of the residual by cuBLAS; the norm is left to who reads it."""
+        projection(self.work.residual_TE, out_TO)
+        self._is_after_kernel = True
+
     def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, way: Way) -> None:
         """Write silu(gate) * up of the normalized residual to the workspace."""
         work = self.work
+        if way is Way.CUBLAS and gate_up.can_scale_after:
+            self.project_raw(gate_up, out_TO=work.gate_up_TG)
+            scaling: dict[str, Any] = {"residual_TE": work.residual_TE, "eps": self._eps}
+            silu_mul(work.gate_up_TG, work.gated_TF, **scaling, is_dependent=True)
+            return
         if way is Way.CUBLAS:
             gate_up(self.normed(norm_E), work.gate_up_TG)
-            silu_mul(work.gate_up_TG, out=work.gated_TF, is_dependent=True)
+            silu_mul(work.gate_up_TG, work.gated_TF, is_dependent=True)
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, gate_up, way)

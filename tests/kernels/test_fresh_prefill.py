@@ -123,7 +123,7 @@ def _check_fresh_rows(
     our_q_THD = torch.empty_like(q_THD)
     qk_norm_rope_store(
         *(qkv, *rotation, q_norm, k_norm, eps, *ours, given["slots"], *heads, our_q_THD),
-        keys_in_place=True,
+        in_place=True,
     )
     for cache, reference in zip(ours, caches, strict=True):
         torch.testing.assert_close(cache, reference, rtol=place.tolerance, atol=place.tolerance)

@@ -117,8 +117,13 @@ def test_triton_by_lane(place: Any) -> None:
     _check_lanes(make_lane_backend("triton", block_size=16), place, block_size=16)
 
 
-def _compare_qkv(backend: LaneAttentionBackend, place: Any, *, block_size: int) -> None:
-    """Projected tokens give what norms, RoPE, store and attention one after another give."""
+def _compare_qkv(
+    backend: LaneAttentionBackend, place: Any, *, block_size: int, has_residual: bool = False
+) -> None:
+    """Projected tokens give what norms, RoPE, store and attention one after another give.
+
+    With has_residual they were projected without their norm.
+    """
     for num_decode_rows, rows in ((2, [(1, 13), (1, 2), (3, 17)]), (3, [(1, 9), (1, 16), (1, 33)])):
         step = _step(place, rows, num_decode_rows=num_decode_rows, block_size=block_size)
         num_tokens = sum(step.query_lens)
@@ -133,6 +138,7 @@ def _compare_qkv(backend: LaneAttentionBackend, place: Any, *, block_size: int) 
             k_norm_D=None,
             eps=1e-6,
             q_THD=_random(place, num_tokens, HEADS, 8),
+            residual_TE=3 * _random(place, num_tokens, 1, 9)[:, 0] if has_residual else None,
         )
         (keys, values), (old_keys, old_values) = (
             [cache.clone() for cache in step.kv_caches[0]] for _ in range(2)
@@ -148,6 +154,10 @@ def _compare_qkv(backend: LaneAttentionBackend, place: Any, *, block_size: int) 
 
 def test_triton_from_projected_tokens(place: Any) -> None:
     _compare_qkv(make_lane_backend("triton", block_size=16), place, block_size=16)
+
+
+def test_triton_from_tokens_projected_without_their_norm(one_place: Any) -> None:
+    _compare_qkv(make_lane_backend("triton", block_size=16), one_place, block_size=16, has_residual=True)
 
 
 @pytest.mark.gpu

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
-from kernels.qk_norm_rope import choose_heads, qk_norm_rope_store, qk_norm_rope_store_ref
+from kernels.qk_norm_rope import choose_warps, qk_norm_rope_store, qk_norm_rope_store_ref
 from model.rope import apply_rope, inverse_frequencies, rope_angles
 from model.rope_config import RopeConfig
 
@@ -84,6 +85,24 @@ def test_queries_and_caches_equal_the_references(
     _check(place, _case(place, shape, has_norm=has_norm))
 
 
+@pytest.mark.parametrize("has_norm", [True, False])
+def test_a_residuals_norm_is_a_factor_of_each_row(place: Any, has_norm: bool) -> None:
+    case = _case(place, (3, 1, 80), has_norm=has_norm)
+    residual = torch.randn(len(SLOTS), 2, 48, generator=torch.Generator().manual_seed(1))
+    residual_TE = 3 * residual.to(place.device, place.dtype)[:, 1]
+    projected, expected_caches = case.qkv.clone(), case.caches.clone()
+    expected = case.run(partial(qk_norm_rope_store_ref, residual_TE=residual_TE), expected_caches)
+    function = partial(qk_norm_rope_store, residual_TE=residual_TE, in_place=True)
+    out = case.run(function, case.caches, _out(case))
+    torch.testing.assert_close(out, expected, rtol=place.tolerance, atol=place.tolerance)
+    torch.testing.assert_close(case.caches, expected_caches, rtol=place.tolerance, atol=place.tolerance)
+    # Keys and values lie in the rows, too, as they do in the cache.
+    key_value_TKD = case.qkv[:, 3 * 80 :].view(-1, 2, 80)
+    assert torch.equal(case.qkv[:, : 3 * 80], projected[:, : 3 * 80])
+    assert torch.equal(key_value_TKD[0], case.caches[:, 4, 15, 0])
+    assert torch.equal(key_value_TKD[2], case.caches[:, 0, 0, 0])
+
+
 def test_positions_may_be_int32_and_of_padding_negative(place: Any) -> None:
     case = _case(place, (4, 2, 64))
     case.positions = case.positions.int()
@@ -141,10 +160,11 @@ def test_no_tokens_are_no_launch(place: Any) -> None:
     assert case.run(qk_norm_rope_store, case.caches, _out(case)).shape == (0, 4, 64)
 
 
-def test_few_tokens_spread_over_many_programs() -> None:
-    assert choose_heads(1, 32, 64) == (8, 2)
-    assert choose_heads(8192, 32, 64) == (32, 8)
-    assert choose_heads(8192, 5, 128) == (8, 4)
+def test_a_thread_has_sixteen_bytes_of_each_half() -> None:
+    assert choose_warps(16, 16, 64) == 4
+    assert choose_warps(32, 16, 64) == 4
+    assert choose_warps(16, 8, 32) == 2
+    assert choose_warps(4, 4, 128) == 4
 
 
 @pytest.mark.parametrize(

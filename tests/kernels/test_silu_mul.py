@@ -22,6 +22,20 @@ def test_equals_the_reference(place: Any, num_rows: int, size: int) -> None:
     torch.testing.assert_close(out, silu_mul_ref(gate_up), rtol=place.tolerance, atol=place.tolerance)
 
 
+@pytest.mark.parametrize(("num_rows", "size", "num_inputs"), [(1, 96, 40), (3, 1000, 64), (2, 5000, 100)])
+def test_a_residuals_norm_is_a_factor_of_each_row(
+    place: Any, num_rows: int, size: int, num_inputs: int
+) -> None:
+    gate_up = _gate_up(place, num_rows, size)
+    residual = torch.randn(num_rows, 2, num_inputs, generator=torch.Generator().manual_seed(1))
+    residual_TE = residual.to(place.device, place.dtype)[:, 1]
+    out = silu_mul(gate_up, residual_TE=residual_TE, eps=0.5)
+    factor_T1 = (residual_TE.float().square().mean(1, keepdim=True) + 0.5).rsqrt()
+    expected = silu_mul_ref(gate_up, residual_TE=residual_TE, eps=0.5)
+    torch.testing.assert_close(expected, silu_mul_ref(gate_up.float() * factor_T1).to(place.dtype))
+    torch.testing.assert_close(out, expected, rtol=place.tolerance, atol=place.tolerance)
+
+
 def test_the_reference_by_hand() -> None:
     gate_up = torch.tensor([[0.0, 1.0, 2.0, 3.0]])
     assert silu_mul_ref(gate_up).tolist() == [[0.0, pytest.approx(3 / (1 + torch.tensor(-1.0).exp().item()))]]
@@ -62,3 +76,8 @@ def test_arguments_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         silu_mul(torch.zeros(gate_up), out=torch.zeros(out))
+
+
+def test_a_residual_of_other_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"residual must have 2 rows without gaps, but is of \(3, 4\)"):
+        silu_mul(torch.zeros(2, 8), residual_TE=torch.zeros(3, 4))
