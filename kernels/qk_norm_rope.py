@@ -2,8 +2,8 @@
 
 Query and key heads are normalized (where the model has such norms) and rotated; queries go to a
 tensor of their own, keys and values to their cache slots. All in float32 between load and store. Rows may
-have been projected without their norm, whose factor they then get here.
-Knows nothing about requests or blocks: a slot is a cell's number, counted over the whole cache.
+have been projected without their norm, whose factor they then get here. Knows nothing about requests or
+blocks: a slot is a cell's number, counted over the whole cache.
 
 Shapes: T packed tokens, X = (H + 2 * K) * D a row, H query heads, K KV heads, D head dim,
 P positions, N blocks, S block size, E hidden.
@@ -89,5 +89,5 @@ def _constants(num_heads: int, num_kv_heads: int, *, head_dim: int) -> dict[str,
 def choose_warps(block_h: int, block_kv: int, block_half: int) -> int:
     """Return a program's warps: 16 bytes of 16-bit numbers a thread and half, where heads are enough."""
     num_warps = max(1, min(max(block_h, block_kv) * block_half // 256, 4))
-    # With fewer threads than two halves have numbers, angles would be passed between threads.
-    return max(num_warps, block_half // 16 // 2)
+    # With fewer threads than a head has numbers, angles would be passed on between them.
+    return max(num_warps, block_half // 16)

@@ -164,7 +164,7 @@ def test_a_thread_has_sixteen_bytes_of_each_half() -> None:
     assert choose_warps(16, 16, 64) == 4
     assert choose_warps(32, 16, 64) == 4
     assert choose_warps(16, 8, 32) == 2
-    assert choose_warps(4, 4, 128) == 4
+    assert choose_warps(4, 4, 128) == 8
 
 
 @pytest.mark.parametrize(
