@@ -1,7 +1,8 @@
 """The random numbers of kernels.counter_random inside Triton kernels: the same bits, noise in float32.
 
 Knows nothing about logits. Functions are inlined into the kernels that call them.
-Source: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014).
+Source: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014); Lea's
+mixing function (Steele and Vigna, "LXM: better splittable pseudorandom number generators", 2021).
 """
 
 import triton
@@ -10,6 +11,7 @@ import triton.language as tl
 GOLDEN_GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = tl.constexpr(0x94D049BB133111EB)
+LEA_MULTIPLIER = tl.constexpr(0xDABA0B6EB09322E3)
 LARGEST_UNIFORM = tl.constexpr(1 - 2**-24)
 UNIT = tl.constexpr(2.0**-32)
 HALF_UNIT = tl.constexpr(2.0**-33)
@@ -27,10 +29,10 @@ def row_key(seed, position):
 @triton.jit
 def uniform(key, ids):
     """Return float32 strictly between 0 and 1: kernels.counter_random.uniform_ref."""
-    bits = _mix(key + (ids + 1).to(tl.uint64) * GOLDEN_GAMMA)
-    top = (bits >> 32).to(tl.uint32).to(tl.float32)
-    # (top + 0.5) * 2^-32 with the same rounding: a power of two changes none.
-    return tl.minimum(top * UNIT + HALF_UNIT, LARGEST_UNIFORM)
+    bits = _hash_pairs(key, ids >> 1)
+    word = tl.where((ids & 1) == 0, bits >> 32, bits).to(tl.uint32).to(tl.float32)
+    # (word + 0.5) * 2^-32 with the same rounding: a power of two changes none.
+    return tl.minimum(word * UNIT + HALF_UNIT, LARGEST_UNIFORM)
 
 
 @triton.jit
@@ -45,33 +47,44 @@ def gumbel_noise(key, ids):
 
 
 @triton.jit
-def noise_bound(key, ids):
-    """Return float32: the noise in base 2, or somewhat more, never less than 2^-20 under it.
+def uniform_bounds(keys, first_id, NUM_IDS: tl.constexpr):
+    """Return log2 of neighbouring ids' uniform numbers, (keys, NUM_IDS) in float32, or somewhat less.
 
-    -log(u) is at least -log(E), as E = -log1p(-u) is at least u; a u cut to 23 bits only raises it.
-    It takes one approximate logarithm and no conversion from an integer.
+    The first id is even.
+
+    Minus it bounds the noise in base 2, but for 2^-20: -log(u) is at least -log(E), as E = -log1p(-u) is at
+    least u; a u cut to 23 bits only raises it. It takes one approximate logarithm and no conversion from an
+    integer.
     """
-    bits = _mix_but_last(key + (ids + 1).to(tl.uint64) * GOLDEN_GAMMA)
-    # The hash's last step changes the lowest of the top 32 bits only, which is cut here.
-    mantissa = (bits >> 41).to(tl.int32)
-    cut = (mantissa | 0x3F800000).to(tl.float32, bitcast=True) - 1.0
+    bits = _hash_pairs(keys[:, None], (first_id // 2 + tl.arange(0, NUM_IDS // 2))[None, :])
+    even, odd = (bits >> 32).to(tl.uint32), bits.to(tl.uint32)
+    mantissa = tl.reshape(
+        tl.join((even >> 9) + 0x3F800000, (odd >> 9) + 0x3F800000), (keys.shape[0], NUM_IDS)
+    )
+    cut = mantissa.to(tl.float32, bitcast=True) - 1.0
     if IS_INTERPRETED:
-        return -tl.log2(tl.maximum(cut, HALF_UNIT))
-    return -tl.inline_asm_elementwise(
+        return tl.log2(tl.maximum(cut, HALF_UNIT))
+    return tl.inline_asm_elementwise(
         "lg2.approx.ftz.f32 $0, $1;", "=f,f", [cut], dtype=tl.float32, is_pure=True, pack=1
     )
 
 
 @triton.jit
-def _mix(bits):
-    bits = _mix_but_last(bits)
-    return bits ^ (bits >> 31)
+def _hash_pairs(key, pairs):
+    """Return the uint64 that two neighbouring ids share: the even one's word is its high half."""
+    # A product of 32 bits takes half the instructions of one of 64.
+    bits = key + (pairs + 1).to(tl.uint32).to(tl.uint64) * GOLDEN_GAMMA
+    bits ^= bits >> 32
+    bits *= LEA_MULTIPLIER
+    bits ^= bits >> 32
+    bits *= LEA_MULTIPLIER
+    return bits ^ (bits >> 32)
 
 
 @triton.jit
-def _mix_but_last(bits):
+def _mix(bits):
     bits ^= bits >> 30
     bits *= MULTIPLIER_1
     bits ^= bits >> 27
     bits *= MULTIPLIER_2
-    return bits
+    return bits ^ (bits >> 31)

@@ -5,7 +5,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import gumbel_noise, noise_bound, row_key, uniform
+from kernels.counter_noise import gumbel_noise, row_key, uniform, uniform_bounds
 from kernels.counter_random import gumbel_noise_ref, uniform_ref
 
 SEEDS = [0, 42, -1, (1 << 63) - 1, -(1 << 63)]
@@ -21,7 +21,11 @@ def _noise_kernel(seeds_ptr, positions_ptr, out_ptr, V, BLOCK: tl.constexpr):  #
     out_ptr += row * 3 * V + ids
     tl.store(out_ptr, uniform(key, ids), mask=ids < V)
     tl.store(out_ptr + V, gumbel_noise(key, ids), mask=ids < V)
-    tl.store(out_ptr + 2 * V, noise_bound(key, ids), mask=ids < V)
+    tl.store(
+        out_ptr + 2 * V,
+        -tl.reshape(uniform_bounds(key + tl.zeros((1,), tl.uint64), 0, BLOCK), (BLOCK,)),
+        mask=ids < V,
+    )
 
 
 @pytest.fixture(
