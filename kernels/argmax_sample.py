@@ -43,14 +43,13 @@ def summarize_chunks_kernel(
     HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: CHUNKS_PER_PROGRAM neighbouring chunks of a row."""
-    wait_for_inputs(PDL)
     row = tl.program_id(1)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
+        wait_for_inputs(PDL)
         return
     raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
     edited_row_ptr = edited_ptr + row.to(tl.int64) * V
-    is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
     first = tl.program_id(0) * CHUNKS_PER_PROGRAM
     wants_bound = False
     wants_sum = False
@@ -64,6 +63,8 @@ def summarize_chunks_kernel(
         wants_sum = is_drawn & ((top_k == 0) | (top_k >= V)) & (tl.load(top_p_ptr + lane) < 1)
         scale = LOG2_E / tl.maximum(temperature, SMALLEST_TEMPERATURE)
         key = row_key(tl.load(seed_ptr + lane), tl.load(positions_ptr + row) + 1)
+    wait_for_inputs(PDL)
+    is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
     for chunk in range(first, tl.minimum(first + CHUNKS_PER_PROGRAM, num_chunks)):
         ids = chunk * CHUNK + tl.arange(0, CHUNK)
         logits = _load_chunk(raw_ptr, edited_row_ptr, is_edited, ids, (chunk + 1) * CHUNK <= V, V, HAS_EDITS)
@@ -103,56 +104,63 @@ def _load_chunk(raw_ptr, edited_ptr, is_edited, ids, is_whole, V, HAS_EDITS: tl.
 def draw_kernel(
     logits_ptr, edited_ptr, is_edited_ptr, is_drawn_ptr, lanes_ptr, positions_ptr, temperature_ptr,
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr,
-    chunk_list_ptr, token_pool_ptr, out_ptr, logits_stride, token_pool_stride, V, num_chunks,
-    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    chunk_list_ptr, token_pool_ptr, out_ptr, told_ptr, logits_stride, token_pool_stride, V, num_chunks,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr,
     IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: a row that nobody has drawn yet."""
-    wait_for_inputs(PDL)
     row = tl.program_id(0)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
-        return
-    is_drawn = tl.load(is_drawn_ptr + row) if IS_SAMPLED else 0
-    if is_drawn != 0:
+        wait_for_inputs(PDL)
         return
     position = tl.load(positions_ptr + row)
+    temperature, top_k, top_p, min_p = 0.0, 0, 1.0, 0.0
+    key = tl.zeros((), tl.uint64)
+    if IS_SAMPLED:
+        temperature = tl.load(temperature_ptr + lane)
+        top_k, top_p, min_p = tl.load(top_k_ptr + lane), tl.load(top_p_ptr + lane), tl.load(min_p_ptr + lane)
+        key = row_key(tl.load(seed_ptr + lane), position + 1)
+    wait_for_inputs(PDL)
+    # All on their way before any is looked at.
+    is_drawn = tl.load(is_drawn_ptr + row) if IS_SAMPLED else 0
+    num_pieces, chunks_C = tl.cdiv(V, CHUNK // PIECES), tl.arange(0, NUM_CHUNKS_POW2)
+    chunk_max_ptr, chunk_sum_ptr = chunk_max_ptr + row * num_pieces, chunk_sum_ptr + row * num_pieces
+    chunk_max_C = load_maxima(chunk_max_ptr, chunks_C, num_pieces, PIECES)
+    bound_C = chunk_max_C
+    if IS_SAMPLED:
+        bound_C = load_maxima(chunk_bound_ptr + row * num_pieces, chunks_C, num_pieces, PIECES)
+    if is_drawn != 0:
+        return
     raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
     edited_row_ptr = edited_ptr + row.to(tl.int64) * V
     is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
-    chunk_max_C = load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2)
     maximum = tl.max(chunk_max_C, 0)
-    temperature = tl.load(temperature_ptr + lane) if IS_SAMPLED else 0.0
     if temperature > 0:
         token = _draw_with_noise(
-            row, lane, position, temperature, maximum, chunk_max_C, raw_ptr, edited_row_ptr, is_edited,
-            top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_bound_ptr, chunk_sum_ptr, chunk_list_ptr, V,
-            num_chunks, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,
+            temperature, top_k, top_p, min_p, key, maximum, chunk_max_C, bound_C, raw_ptr,
+            edited_row_ptr, is_edited, chunk_max_ptr, chunk_sum_ptr, chunk_list_ptr + row * num_chunks, V,
+            num_chunks, num_pieces, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, PIECES, HAS_EDITS,
         )  # fmt: skip
     else:
         first = tl.min(tl.where(chunk_max_C == maximum, tl.arange(0, NUM_CHUNKS_POW2), NO_ID), 0)
         ids = first * CHUNK + tl.arange(0, CHUNK)
         logits = load_logits(raw_ptr, edited_row_ptr, is_edited, ids, ids < V, HAS_EDITS)
         token = tl.min(tl.where(logits == maximum, ids, NO_ID), 0)
-    write_token(token, row, lane, position, out_ptr, token_pool_ptr, token_pool_stride)
+    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
 
 
 @triton.jit
 def _draw_with_noise(
-    row, lane, position, temperature, maximum, chunk_max_C, raw_ptr, edited_ptr, is_edited, top_k_ptr,
-    top_p_ptr, min_p_ptr, seed_ptr, chunk_bound_ptr, chunk_sum_ptr, chunk_list_ptr, V, num_chunks,
-    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    temperature, top_k, top_p, min_p, key, maximum, chunk_max_C, bound_C, raw_ptr, edited_ptr, is_edited,
+    chunk_max_ptr, chunk_sum_ptr, list_ptr, V, num_chunks, num_pieces, CHUNK: tl.constexpr,
+    NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr,
     HAS_EDITS: tl.constexpr,
 ):  # fmt: skip
     """Return the token of a row with a temperature."""
     temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
     scale = LOG2_E / temperature
-    list_ptr = chunk_list_ptr + row * num_chunks
-    top_p = tl.load(top_p_ptr + lane)
-    top_k = tl.load(top_k_ptr + lane)
-    key = row_key(tl.load(seed_ptr + lane), position + 1)
-    bound_C = load_maxima(chunk_bound_ptr, row, num_chunks, NUM_CHUNKS_POW2)
-    lowest = lowest_of_min_p(tl.load(min_p_ptr + lane), maximum, temperature)
+    lowest = lowest_of_min_p(min_p, maximum, temperature)
     total = 1.0
     if (top_k > 0) & (top_k < V):
         kth, total = find_kth(
@@ -164,7 +172,9 @@ def _draw_with_noise(
             # Nobody has bounded the chunks of such a row.
             bound_C = tl.where(chunk_max_C > MINUS_INFINITY, float("inf"), MINUS_INFINITY)
     elif top_p < 1:
-        total = sum_chunks(chunk_sum_ptr + row * num_chunks, chunk_max_C, maximum, scale)
+        total = sum_chunks(
+            chunk_sum_ptr, chunk_max_ptr, maximum, temperature, num_pieces, NUM_CHUNKS_POW2 * PIECES
+        )
     return _draw_kept(
         top_p, total, lowest, maximum, temperature, key, chunk_max_C, bound_C, list_ptr, raw_ptr, edited_ptr,
         is_edited, V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, HAS_EDITS,

@@ -15,6 +15,7 @@ from kernels.argmax_sample import draw_kernel, summarize_chunks_kernel
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.edit_logits import edit_logits
 from kernels.filter_threshold import rank_candidates_kernel
+from kernels.logit_summary import LogitSummary
 from kernels.sampler_tables import LaneSampling, SamplerFlavour, SamplerWorkspace
 from kernels.top_logprobs import top_logprobs
 
@@ -37,6 +38,8 @@ def sample_decode(
     workspace: SamplerWorkspace,
     out_logprob_ids_BK: torch.Tensor | None = None,
     out_logprobs_BK: torch.Tensor | None = None,
+    told_1: torch.Tensor | None = None,
+    is_summarized: bool = False,
     is_dependent: bool = False,
 ) -> None:
     """Draw a token a row, write it to the row's output and to its lane's tokens.
@@ -46,37 +49,61 @@ def sample_decode(
         lanes_B: int32; a row of a negative lane is padding: nothing of it is written.
         positions_B: int32, of the row's last known token; the token drawn belongs to the next one.
         tables: by lane.
-        token_pool_LP: int32, each lane's tokens; penalties read them.
+        token_pool_LP: int32, each lane's tokens.
         out_token_ids_B: int32, written.
         flavour: what rows may ask for; what it lacks is ignored.
         workspace: for at least B rows, allocated for this flavour or a higher one.
-        out_logprob_ids_BK: int32, K = 21: the drawn token, then the likeliest, as many as the row asks
-            for; the others stay as they are. None, or another flavour than FULL: none are told.
+        out_logprob_ids_BK: int32, K = 21: the drawn token, then as many of the likeliest as the row asks for.
         out_logprobs_BK: float32, their log-probabilities in the model's own distribution.
-        is_dependent: let kernels start while the one before them runs, where the device can.
+        told_1: int64: the address of int32 memory that tokens are written to as well.
+        is_summarized: the kernel that computed the logits has written what summarize tells it to.
+        is_dependent: let kernels start while the one before runs, where the device can. They read lanes,
+            positions and tables at once: what wrote those must have ended before it began.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
     """
-    _check(logits_BV, lanes_B, positions_B, token_pool_LP, out_token_ids_B, workspace)
-    rows = _Rows(
-        logits_BV=logits_BV, lanes_B=lanes_B, positions_B=positions_B, token_pool_LP=token_pool_LP,
-        out_token_ids_B=out_token_ids_B, flavour=flavour,
-        is_dependent=is_dependent and can_depend(logits_BV.device),
-    )  # fmt: skip
+    tensors = (logits_BV, lanes_B, positions_B, token_pool_LP, out_token_ids_B)
+    _check(*tensors, workspace)
+    is_dependent = is_dependent and can_depend(logits_BV.device)
+    rows = _Rows(*tensors, told_1, flavour, is_summarized=is_summarized, is_dependent=is_dependent)
     if rows.has_edits:
         edit_logits(logits_BV, lanes_B, positions_B, tables, token_pool_LP, workspace)
-    _summarize(rows, tables, workspace)
+    if not is_summarized:
+        _summarize(rows, tables, workspace)
     if rows.is_sampled:
         _rank(rows, tables, workspace)
     _draw(rows, tables, workspace)
     if rows.has_edits and out_logprob_ids_BK is not None and out_logprobs_BK is not None:
-        top_logprobs(
-            logits_BV, lanes_B, out_token_ids_B, tables, workspace, out_logprob_ids_BK, out_logprobs_BK
-        )
+        _tell_logprobs(rows, tables, workspace, (out_logprob_ids_BK, out_logprobs_BK))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def summary_of(
+    lanes_B: torch.Tensor,
+    positions_B: torch.Tensor,
+    tables: LaneSampling,
+    *,
+    flavour: SamplerFlavour,
+    workspace: SamplerWorkspace,
+) -> LogitSummary | None:
+    """Return what the kernel that computes the logits is to write; None: the logits are read once more."""
+    num_rows = len(lanes_B)
+    if flavour == SamplerFlavour.FULL or num_rows > len(workspace.piece_max_SP):
+        return None
+    return LogitSummary(
+        lanes_R=lanes_B,
+        positions_R=positions_B,
+        tables=tables,
+        is_sampled=flavour >= SamplerFlavour.SAMPLED,
+        num_chunks=workspace.chunk_max_RC.shape[1],
+        piece_size=workspace.piece_size,
+        maximum_RN=workspace.piece_max_SP,
+        bound_RN=workspace.piece_bound_SP,
+        sum_RN=workspace.piece_sum_SP,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class _Rows:
     """A launch's rows, checked."""
 
@@ -85,12 +112,24 @@ class _Rows:
     positions_B: torch.Tensor
     token_pool_LP: torch.Tensor
     out_token_ids_B: torch.Tensor
+    told_1: torch.Tensor | None
     flavour: SamplerFlavour
+    is_summarized: bool
     is_dependent: bool
 
     @property
     def launch_options(self) -> dict[str, bool]:
         return launch_options(self.is_dependent)
+
+    def summary(self, workspace: SamplerWorkspace) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return maxima, bounds and sums."""
+        if self.is_summarized:
+            return workspace.piece_max_SP, workspace.piece_bound_SP, workspace.piece_sum_SP
+        return workspace.chunk_max_RC, workspace.chunk_bound_RC, workspace.chunk_sum_RC
+
+    def num_pieces(self, workspace: SamplerWorkspace) -> int:
+        """Return how many of them a chunk has."""
+        return workspace.chunk_size // workspace.piece_size if self.is_summarized else 1
 
     @property
     def has_edits(self) -> bool:
@@ -137,6 +176,7 @@ def _summarize(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -
 
 def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
     num_rows, vocab_size = rows.logits_BV.shape
+    maxima, _, sums = rows.summary(workspace)
     num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
     rank_candidates_kernel[(num_rows,)](
         rows.logits_BV,
@@ -150,13 +190,14 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         tables.top_p_L,
         tables.min_p_L,
         tables.seed_L,
-        workspace.chunk_max_RC,
-        workspace.chunk_sum_RC,
+        maxima,
+        sums,
         workspace.chunk_list_RC,
         workspace.candidate_logits_RN,
         workspace.candidate_ids_RN,
         rows.token_pool_LP,
         rows.out_token_ids_B,
+        rows.told_1,
         rows.logits_BV.stride(0),
         rows.token_pool_LP.stride(0),
         vocab_size,
@@ -164,6 +205,7 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         CHUNK=workspace.chunk_size,
         NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
         CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
+        PIECES=rows.num_pieces(workspace),
         MAX_CANDIDATES=workspace.candidate_ids_RN.shape[1],
         HAS_EDITS=rows.has_edits,
         num_warps=NUM_RANK_WARPS,
@@ -186,12 +228,11 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         tables.top_p_L,
         tables.min_p_L,
         tables.seed_L,
-        workspace.chunk_max_RC,
-        workspace.chunk_bound_RC,
-        workspace.chunk_sum_RC,
+        *rows.summary(workspace),
         workspace.chunk_list_RC,
         rows.token_pool_LP,
         rows.out_token_ids_B,
+        rows.told_1,
         rows.logits_BV.stride(0),
         rows.token_pool_LP.stride(0),
         vocab_size,
@@ -199,6 +240,7 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         CHUNK=workspace.chunk_size,
         NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
         CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
+        PIECES=rows.num_pieces(workspace),
         IS_SAMPLED=rows.is_sampled,
         HAS_EDITS=rows.has_edits,
         num_warps=NUM_DRAW_WARPS if rows.is_sampled else NUM_GREEDY_WARPS,
@@ -206,9 +248,18 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
     )
 
 
+def _tell_logprobs(
+    rows: _Rows,
+    tables: LaneSampling,
+    workspace: SamplerWorkspace,
+    outs: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    top_logprobs(rows.logits_BV, rows.lanes_B, rows.out_token_ids_B, tables, workspace, *outs)
+
+
 def _chunks_per_program(num_rows: int) -> int:
     """Fill the device first, then save launches: results do not depend on it."""
-    return 1 if num_rows <= 8 else 4
+    return 1 if num_rows <= 32 else 4
 
 
 def _check(

@@ -9,15 +9,21 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import can_depend, gdc_launch_dependents
+from kernels.row_squares import check_squares, store_squares
+
 BLOCK_E = 1024
 NUM_WARPS = 4
 
 
 @triton.jit(do_not_specialize=["first_id", "num_ids"])
 def embed_rows_kernel(
-    ids_ptr, table_ptr, out_ptr, first_id, num_ids, out_stride, E: tl.constexpr, BLOCK_E: tl.constexpr
-):
+    ids_ptr, table_ptr, out_ptr, squares_ptr, first_id, num_ids, out_stride,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, LETS_NEXT_START: tl.constexpr,
+):  # fmt: skip
     """One program: BLOCK_E numbers of a token."""
+    if LETS_NEXT_START:
+        gdc_launch_dependents()
     token = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK_E + tl.arange(0, BLOCK_E)
     row = tl.load(ids_ptr + token) - first_id
@@ -25,6 +31,10 @@ def embed_rows_kernel(
     at = table_ptr + row.to(tl.int64) * E + columns
     numbers = tl.load(at, mask=is_here & (columns < E), other=0.0)
     tl.store(out_ptr + token.to(tl.int64) * out_stride + columns, numbers, mask=columns < E)
+    if squares_ptr is not None:
+        first = tl.program_id(1) * BLOCK_E
+        row = token + tl.arange(0, 1)
+        store_squares(squares_ptr, numbers.to(tl.float32)[None, :], row, first, tl.num_programs(0), E)
 
 
 def embed_rows(
@@ -34,8 +44,9 @@ def embed_rows(
     *,
     first_id: int,
     num_ids: int,
+    squares_TJ: torch.Tensor | None = None,
 ) -> None:
-    """Write each token's row, or zeros.
+    """Write each token's row, or zeros. Starts when all before it has ended; lets the next one start at once.
 
     Args:
         input_ids_T: int32.
@@ -43,6 +54,7 @@ def embed_rows(
         out_TE: of the table's dtype; rows may be strided.
         first_id: the token id of the table's first row.
         num_ids: rows that count; those after them are padding.
+        squares_TJ: float32: written, the sums of the rows' squares as in kernels.row_squares.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
@@ -57,17 +69,21 @@ def embed_rows(
         )
     if num_ids > len(table_VE) or not table_VE.is_contiguous():
         raise ValueError(f"the table must be contiguous, of {num_ids} rows or more, but has {len(table_VE)}")
+    if squares_TJ is not None:
+        check_squares(squares_TJ, num_tokens, size)
     if num_tokens == 0:
         return
     embed_rows_kernel[(num_tokens, triton.cdiv(size, BLOCK_E))](
         input_ids_T,
         table_VE,
         out_TE,
+        squares_TJ,
         first_id,
         num_ids,
         out_TE.stride(0),
         E=size,
         BLOCK_E=BLOCK_E,
+        LETS_NEXT_START=can_depend(table_VE.device),
         num_warps=NUM_WARPS,
     )
 

@@ -35,63 +35,66 @@ NUM_RIVALS = tl.constexpr(16)
 def rank_candidates_kernel(
     logits_ptr, edited_ptr, is_edited_ptr, is_drawn_ptr, lanes_ptr, positions_ptr, temperature_ptr,
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_sum_ptr, chunk_list_ptr,
-    candidate_logits_ptr, candidate_ids_ptr, token_pool_ptr, out_ptr, logits_stride, token_pool_stride,
-    V, num_chunks, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
-    MAX_CANDIDATES: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
+    candidate_logits_ptr, candidate_ids_ptr, token_pool_ptr, out_ptr, told_ptr, logits_stride,
+    token_pool_stride, V, num_chunks, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr,
+    CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr, MAX_CANDIDATES: tl.constexpr,
+    HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: a row, drawn if top_k or min_p leave few enough tokens."""
-    wait_for_inputs(PDL)
     row = tl.program_id(0)
-    lane = tl.load(lanes_ptr + row)
-    if lane < 0:
-        return
+    lane, position = tl.load(lanes_ptr + row), tl.load(positions_ptr + row)
+    top_k = tl.load(top_k_ptr + lane, mask=lane >= 0, other=0)
+    min_p = tl.load(min_p_ptr + lane, mask=lane >= 0, other=0.0)
+    temperature = tl.load(temperature_ptr + lane, mask=lane >= 0, other=0.0)
+    wait_for_inputs(PDL)
     tl.store(is_drawn_ptr + row, 0)
-    top_k, min_p = tl.load(top_k_ptr + lane), tl.load(min_p_ptr + lane)
-    temperature = tl.load(temperature_ptr + lane)
     has_k = (top_k > 0) & (top_k < V)
     if (temperature <= 0) | ((not has_k) & (min_p <= 0)) | (has_k & (top_k > MAX_CANDIDATES)):
         return
     temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
     raw_ptr, edited_ptr = logits_ptr + row.to(tl.int64) * logits_stride, edited_ptr + row.to(tl.int64) * V
     is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
-    list_ptr = chunk_list_ptr + row * num_chunks
-    logits_N_ptr = candidate_logits_ptr + row * MAX_CANDIDATES
-    ids_N_ptr = candidate_ids_ptr + row * MAX_CANDIDATES
-    chunk_max_C = load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2)
+    list_ptr, candidates = chunk_list_ptr + row * num_chunks, row * MAX_CANDIDATES
+    logits_N_ptr, ids_N_ptr = candidate_logits_ptr + candidates, candidate_ids_ptr + candidates
+    num_pieces = tl.cdiv(V, CHUNK // PIECES)
+    chunk_max_ptr, chunk_sum_ptr = chunk_max_ptr + row * num_pieces, chunk_sum_ptr + row * num_pieces
+    chunk_max_C = load_maxima(chunk_max_ptr, tl.arange(0, NUM_CHUNKS_POW2), num_pieces, PIECES)
     maximum = tl.max(chunk_max_C, 0)
     lowest = lowest_of_min_p(min_p, maximum, temperature)
     limit = lowest
     if has_k:
         limit = _limit_of_candidates(
-            top_k, maximum, chunk_max_C, chunk_max_ptr + row * num_chunks, num_chunks, list_ptr, raw_ptr,
-            edited_ptr, is_edited, V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, MAX_CANDIDATES, HAS_EDITS,
+            top_k, maximum, chunk_max_C, chunk_max_ptr, num_chunks, list_ptr, raw_ptr, edited_ptr, is_edited,
+            V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, PIECES, MAX_CANDIDATES, HAS_EDITS,
         )  # fmt: skip
     num_candidates = _gather_candidates(
         limit, chunk_max_C, list_ptr, logits_N_ptr, ids_N_ptr, raw_ptr, edited_ptr, is_edited, V, CHUNK,
         NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, MAX_CANDIDATES, HAS_EDITS,
     )  # fmt: skip
-    tl.store(is_drawn_ptr + row, (num_candidates <= MAX_CANDIDATES).to(tl.int32))
     if num_candidates > MAX_CANDIDATES:
         return
-    total = sum_chunks(chunk_sum_ptr + row * num_chunks, chunk_max_C, maximum, LOG2_E / temperature)
-    position = tl.load(positions_ptr + row)
+    tl.store(is_drawn_ptr + row, 1)
+    total = sum_chunks(
+        chunk_sum_ptr, chunk_max_ptr, maximum, temperature, num_pieces, NUM_CHUNKS_POW2 * PIECES
+    )
     token = _draw_candidate(
-        num_candidates, logits_N_ptr, ids_N_ptr, tl.where(has_k, top_k, V), has_k,
-        tl.load(top_p_ptr + lane), lowest, total, maximum, temperature,
-        row_key(tl.load(seed_ptr + lane), position + 1), MAX_CANDIDATES,
+        num_candidates, logits_N_ptr, ids_N_ptr, tl.where(has_k, top_k, V), has_k, tl.load(top_p_ptr + lane),
+        lowest, total, maximum, temperature, row_key(tl.load(seed_ptr + lane), position + 1), MAX_CANDIDATES,
     )  # fmt: skip
-    write_token(token, row, lane, position, out_ptr, token_pool_ptr, token_pool_stride)
+    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
 
 
 @triton.jit
 def _limit_of_candidates(
     top_k, maximum, chunk_max_C, chunk_max_ptr, num_chunks, list_ptr, raw_ptr, edited_ptr, is_edited, V,
-    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr,
     MAX_CANDIDATES: tl.constexpr, HAS_EDITS: tl.constexpr,
 ):  # fmt: skip
     """Return a limit that at least k logits reach, and not many more."""
     if is_ranked(top_k, num_chunks):
-        limit = _kth_of_chunks(top_k, chunk_max_C, chunk_max_ptr, num_chunks, NUM_CHUNKS_POW2)
+        limit = _kth_of_chunks(
+            top_k, chunk_max_C, chunk_max_ptr, num_chunks, tl.cdiv(V, CHUNK // PIECES), PIECES
+        )
     else:
         limit, _ = bisect_kth(
             top_k, MAX_CANDIDATES, maximum, chunk_max_C, list_ptr, raw_ptr, edited_ptr, is_edited, V,
@@ -114,12 +117,13 @@ def lowest_of_min_p(min_p, maximum, temperature):
 
 
 @triton.jit
-def sum_chunks(chunk_sum_ptr, chunk_max_C, maximum, scale):
+def sum_chunks(chunk_sum_ptr, chunk_max_ptr, maximum, temperature, num_pieces, NUM_POW2: tl.constexpr):
     """Return the weight of a whole row, relative to its maximum's."""
-    is_chunk_C = chunk_max_C > MINUS_INFINITY
-    sum_C = tl.load(chunk_sum_ptr + tl.arange(0, chunk_max_C.shape[0]), mask=is_chunk_C, other=0.0)
-    distance_C = tl.where(is_chunk_C, chunk_max_C - maximum, 0.0)
-    return tl.sum(sum_C * tl.exp2(distance_C * scale), 0)
+    pieces = tl.arange(0, NUM_POW2)
+    is_piece = pieces < num_pieces
+    weights = tl.load(chunk_sum_ptr + pieces, mask=is_piece, other=0.0)
+    distances = tl.load(chunk_max_ptr + pieces, mask=is_piece, other=0.0) - maximum
+    return tl.sum(weights * tl.exp2(tl.where(is_piece, distances, 0.0) * (LOG2_E / temperature)), 0)
 
 
 @triton.jit
@@ -180,12 +184,12 @@ def _logit_of(key):
 
 
 @triton.jit
-def _kth_of_chunks(top_k, chunk_max_C, chunk_max_ptr, num_chunks, NUM_CHUNKS_POW2: tl.constexpr):
+def _kth_of_chunks(top_k, chunk_max_C, chunk_max_ptr, num_chunks, num_pieces, PIECES: tl.constexpr):
     """Return the k-th largest of the chunks' maxima."""
-    num_above_C = tl.zeros((NUM_CHUNKS_POW2,), tl.int32)
+    num_above_C = tl.zeros(chunk_max_C.shape, tl.int32)
     for first in range(0, num_chunks, NUM_RIVALS):
         rivals_J = first + tl.arange(0, NUM_RIVALS)
-        rival_max_J = tl.load(chunk_max_ptr + rivals_J, mask=rivals_J < num_chunks, other=MINUS_INFINITY)
+        rival_max_J = load_maxima(chunk_max_ptr, rivals_J, num_pieces, PIECES)
         num_above_C += tl.sum((rival_max_J[None, :] > chunk_max_C[:, None]).to(tl.int32), 1)
     return tl.min(tl.where(num_above_C < top_k, chunk_max_C, float("inf")), 0)
 

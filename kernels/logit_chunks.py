@@ -31,11 +31,14 @@ def wait_for_inputs(PDL: tl.constexpr):
 
 
 @triton.jit
-def load_maxima(chunk_max_ptr, row, num_chunks, NUM_CHUNKS_POW2: tl.constexpr):
-    """Return each chunk's largest logit; -inf where there is no chunk."""
-    chunks_C = tl.arange(0, NUM_CHUNKS_POW2)
-    is_chunk_C = chunks_C < num_chunks
-    return tl.load(chunk_max_ptr + row * num_chunks + chunks_C, mask=is_chunk_C, other=MINUS_INFINITY)
+def load_maxima(maximum_ptr, chunks_C, num_pieces, PIECES: tl.constexpr):
+    """Return the largest of each chunk's pieces, of which a row has so many; -inf where there is no chunk."""
+    if PIECES == 1:
+        maxima_C = tl.load(maximum_ptr + chunks_C, mask=chunks_C < num_pieces, other=MINUS_INFINITY)
+    else:
+        pieces = chunks_C[:, None] * PIECES + tl.arange(0, PIECES)[None, :]
+        maxima_C = tl.max(tl.load(maximum_ptr + pieces, mask=pieces < num_pieces, other=MINUS_INFINITY), 1)
+    return maxima_C
 
 
 @triton.jit
@@ -111,7 +114,9 @@ def measure_kept(
 
 
 @triton.jit
-def write_token(token, row, lane, position, out_ptr, token_pool_ptr, token_pool_stride):
-    """Write a drawn token to the row's output and to its lane, after the last known one."""
+def write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride):
+    """Write a drawn token to the row's output, where it is told, and to its lane's tokens."""
     tl.store(out_ptr + row, token)
+    if told_ptr is not None:
+        tl.store(tl.load(told_ptr).to(tl.pointer_type(tl.int32)) + row, token)
     tl.store(token_pool_ptr + lane.to(tl.int64) * token_pool_stride + position + 1, token)

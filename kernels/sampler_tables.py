@@ -4,7 +4,8 @@ Kernels read a lane's row, so that a step uploads no parameter; whoever owns the
 when a request gets it. Knows nothing about requests, and computes nothing.
 
 Shapes: L lanes, R rows, V vocabulary, X biases of a lane, Y stop ids of a lane, C chunks of a row's
-logits, N candidates of a row, G programs that edit logits.
+logits, N candidates of a row, G programs that edit logits, S rows whose logits are summed up by the kernel
+that computes them, P pieces of a row.
 """
 
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ MAX_LOGPROBS = 20
 """Log-probabilities a row can have besides the drawn token's."""
 CHUNK_SIZE = 1024
 """Neighbouring logits that are summed up together; a power of two."""
+PIECE_SIZE = 128
+"""As CHUNK_SIZE, where the kernel that computes the logits sums them up."""
+MAX_SUMMARIZED = 64
+"""Rows of which it does."""
 MAX_CANDIDATES = 1024
 """Tokens of a row that are ranked against each other; a power of two. More take the slow path."""
 NUM_EDITORS = 128
@@ -97,6 +102,8 @@ class SamplerWorkspace:
     """Memory that launches in stream order share; its content means nothing between them."""
 
     chunk_size: int
+    piece_size: int
+    """Divides chunk_size."""
     is_drawn_R: torch.Tensor
     """int32: 1 where a row's token stands before the last kernel."""
     is_edited_R: torch.Tensor
@@ -107,6 +114,10 @@ class SamplerWorkspace:
     """float32: no token of the chunk reaches more, noise included."""
     chunk_sum_RC: torch.Tensor
     """float32: the chunk's weights, relative to its largest logit's."""
+    piece_max_SP: torch.Tensor
+    """As chunk_max_RC, of pieces."""
+    piece_bound_SP: torch.Tensor
+    piece_sum_SP: torch.Tensor
     chunk_list_RC: torch.Tensor
     """int32: the chunks that hold candidates."""
     candidate_logits_RN: torch.Tensor
@@ -164,6 +175,7 @@ def allocate_sampler_workspace(
     flavour: SamplerFlavour,
     device: torch.device | str,
     chunk_size: int = CHUNK_SIZE,
+    piece_size: int = PIECE_SIZE,
     max_candidates: int = MAX_CANDIDATES,
     num_editors: int = NUM_EDITORS,
 ) -> SamplerWorkspace:
@@ -177,16 +189,24 @@ def allocate_sampler_workspace(
     def zeros(dtype: torch.dtype, *columns: int) -> torch.Tensor:
         return torch.zeros((max_num_rows, *columns), dtype=dtype, device=device)
 
+    def pieces() -> torch.Tensor:
+        shape = (min(max_num_rows, MAX_SUMMARIZED), -(-vocab_size // piece_size))
+        return torch.zeros(shape, dtype=torch.float32, device=device)
+
     is_full = flavour == SamplerFlavour.FULL
     num_editors = min(max_num_rows, num_editors)
     counts_GV = torch.zeros((num_editors, vocab_size), dtype=torch.int32, device=device) if is_full else None
     return SamplerWorkspace(
         chunk_size=chunk_size,
+        piece_size=piece_size,
         is_drawn_R=zeros(torch.int32),
         is_edited_R=zeros(torch.int32),
         chunk_max_RC=zeros(torch.float32, num_chunks),
         chunk_bound_RC=zeros(torch.float32, num_chunks),
         chunk_sum_RC=zeros(torch.float32, num_chunks),
+        piece_max_SP=pieces(),
+        piece_bound_SP=pieces(),
+        piece_sum_SP=pieces(),
         chunk_list_RC=zeros(torch.int32, num_chunks),
         candidate_logits_RN=zeros(torch.float32, max_candidates),
         candidate_ids_RN=zeros(torch.int32, max_candidates),

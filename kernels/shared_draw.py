@@ -111,8 +111,8 @@ def join_pieces_kernel(
 
 @triton.jit
 def take_best_kernel(
-    candidates_ptr, lanes_ptr, positions_ptr, temperature_ptr, token_pool_ptr, out_ptr, candidates_stride,
-    token_pool_stride, num_ranks, RANKS_POW2: tl.constexpr, IS_DRAWN: tl.constexpr,
+    candidates_ptr, lanes_ptr, positions_ptr, temperature_ptr, token_pool_ptr, out_ptr, told_ptr,
+    candidates_stride, token_pool_stride, num_ranks, RANKS_POW2: tl.constexpr, IS_DRAWN: tl.constexpr,
 ):  # fmt: skip
     """One program: a row's candidates of all ranks."""
     row = tl.program_id(0)
@@ -122,7 +122,7 @@ def take_best_kernel(
     temperature = _load_temperature(temperature_ptr, lane, IS_DRAWN)
     _, token, _ = _load_best(candidates_ptr + 4 * row, candidates_stride, num_ranks, temperature, RANKS_POW2)
     position = tl.load(positions_ptr + row)
-    write_token(token, row, lane, position, out_ptr, token_pool_ptr, token_pool_stride)
+    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
 
 
 def sample_decode_shared(
@@ -136,6 +136,7 @@ def sample_decode_shared(
     first_id: int,
     all_gather: Callable[[torch.Tensor], torch.Tensor],
     is_drawn: bool,
+    told_1: torch.Tensor | None = None,
 ) -> None:
     """Draw a token a row, the same on all ranks; write it to the output and to the lane's tokens.
 
@@ -149,6 +150,7 @@ def sample_decode_shared(
         first_id: the token id of the first column.
         all_gather: returns a contiguous tensor of every rank, in a new first dimension.
         is_drawn: False takes the likeliest tokens, whatever temperatures say.
+        told_1: int64: the address of int32 memory that tokens are written to as well.
     """
     own_B4 = _own_candidates(logits_BV, lanes_B, positions_B, tables, first_id=first_id, is_drawn=is_drawn)
     candidates_GB4 = all_gather(own_B4)
@@ -160,6 +162,7 @@ def sample_decode_shared(
         tables.temperature_L,
         token_pool_LP,
         out_token_ids_B,
+        told_1,
         candidates_GB4.stride(0),
         token_pool_LP.stride(0),
         num_ranks,

@@ -18,7 +18,7 @@ from kernels.tiled_epilogue import join_splits, store_tile
 
 
 @triton.jit
-def _read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.constexpr):
+def read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.constexpr):
     """Have the L2 cache read NUM_BYTES of each row: thread t asks for row t."""
     tl.inline_asm_elementwise(
         """
@@ -53,9 +53,9 @@ def _begin(
         ITEM_BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         first_ptr = weight_ptr + first_column.to(tl.int64) * I + first_inner
         num_columns = tl.where(is_reading, tl.minimum(O - first_column, BLOCK_O), 0)
-        _read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
+        read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
         if IS_GATED:
-            _read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
+            read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
     gdc_wait()
 
 

@@ -17,6 +17,7 @@ import torch
 
 from kernels.attention_backend import LaneAttentionBackend
 from kernels.embed_rows import embed_rows
+from kernels.logit_summary import LogitSummary
 from kernels.qkv_rows import QkvRows
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
@@ -52,15 +53,15 @@ class RowLimits:
 
 
 # Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 20.7 us at 32 rows by the kernels of few rows,
-# 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the head takes 79 us
-# at 2 rows, and 86 with cuBLAS.
+# 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the norm and
+# the head take 77 us at 8 rows, 81 at 32 and 83 at 64, with cuBLAS 84, 88 and 91 (streamed_projection.py).
 _LAYER_ROWS = MostRows(few_rows=32, tiled=256)
 ROW_LIMITS = RowLimits(
     qkv=_LAYER_ROWS,
     output=_LAYER_ROWS,
     gate_up=_LAYER_ROWS,
     down=_LAYER_ROWS,
-    head=MostRows(few_rows=2, tiled=0),
+    head=MostRows(few_rows=2, tiled=0, streamed=64),
 )
 
 
@@ -113,14 +114,25 @@ class FusedDecoder:
         """Where forward leaves hidden_TE, in the first rows: what a captured call gives."""
         return self._memory.normed_TE
 
-    def decode(self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, out_TV: torch.Tensor) -> None:
+    def decode(
+        self,
+        step: FusedStep,
+        kv_caches: tuple[KvCache, ...],
+        *,
+        out_TV: torch.Tensor,
+        summary: LogitSummary | None = None,
+    ) -> bool:
         """Run all layers, and write the logits of every token in the model's dtype.
 
         A rank of a shared model gives those of its token ids; what it gives for padding means nothing.
+
+        Returns:
+            whether the summary of the logits has been written, too.
         """
         stream = self._run_layers(step, kv_caches)
         way = self._head.way(len(out_TV), ROW_LIMITS.head)
-        stream.project(self._norm_E, self._head, out_TO=out_TV, way=way)
+        stream.project(self._norm_E, self._head, out_TO=out_TV, way=way, summary=summary)
+        return way is Way.STREAMED and summary is not None
 
     def compute_logits(self, hidden_RE: torch.Tensor, out_RV: torch.Tensor) -> None:
         """Write the logits of these rows, as decode does."""
@@ -128,9 +140,10 @@ class FusedDecoder:
 
     def _run_layers(self, step: FusedStep, kv_caches: tuple[KvCache, ...]) -> ResidualStream:
         num_tokens = len(step.input_ids_T)
-        work = self._memory.first(num_tokens)
-        self._embed(step.input_ids_T, work.residual_TE)
-        stream = ResidualStream(work, ranks=self._ranks, eps=self.config.rms_norm_eps)
+        stream = ResidualStream(
+            self._memory.first(num_tokens), ranks=self._ranks, eps=self.config.rms_norm_eps
+        )
+        self._embed(step.input_ids_T, stream)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
             self._attention(layer, step, cache=cache, stream=stream)
             way = layer.gate_up.way(num_tokens, ROW_LIMITS.gate_up)
@@ -139,16 +152,19 @@ class FusedDecoder:
             stream.add(layer.down, stream.work.gated_TF, way=way)
         return stream
 
-    def _embed(self, input_ids_T: torch.Tensor, out_TE: torch.Tensor) -> None:
-        """Write the tokens' embeddings."""
-        if self._ranks.size == 1:
-            torch.index_select(self._embedding_VE, 0, input_ids_T, out=out_TE)
-            return
-        vocabulary = self._vocabulary
+    def _embed(self, input_ids_T: torch.Tensor, stream: ResidualStream) -> None:
+        """Write the tokens' embeddings, the first residual."""
+        is_tiled = self._layers[0].qkv.way(len(input_ids_T), ROW_LIMITS.qkv) is Way.TILED
         embed_rows(
-            input_ids_T, self._embedding_VE, out_TE, first_id=vocabulary.start, num_ids=len(vocabulary)
+            input_ids_T,
+            self._embedding_VE,
+            stream.work.residual_TE,
+            first_id=self._vocabulary.start,
+            num_ids=len(self._vocabulary),
+            squares_TJ=stream.take_squares() if is_tiled and self._ranks.size == 1 else None,
         )
-        self._ranks.all_reduce(out_TE)
+        if self._ranks.size > 1:
+            self._ranks.all_reduce(stream.work.residual_TE)
 
     def _attention(
         self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream

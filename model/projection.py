@@ -11,6 +11,7 @@ from enum import Enum
 import torch
 
 from kernels.small_batch import can_fuse
+from kernels.streamed_projection import can_stream
 from kernels.tiled_config import MOST_ROWS_OF_LARGE, is_large_weight
 from model.linear import Linear
 
@@ -22,6 +23,8 @@ class Way(Enum):
     """kernels/small_batch.py, all in one launch."""
     TILED = "tiled"
     """kernels/tiled_projection.py, all in one launch."""
+    STREAMED = "streamed"
+    """kernels/streamed_projection.py, and a launch for the norm in front."""
     CUBLAS = "cublas"
     """cuBLAS, and a launch for each of the others."""
 
@@ -32,6 +35,8 @@ class MostRows:
 
     few_rows: int
     tiled: int
+    streamed: int = 0
+    """Of a weight with many outputs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +65,8 @@ class Projection:
             num_rows, *self.weight_OI.shape, itemsize_bytes=self.weight_OI.element_size()
         ):
             return Way.FEW_ROWS
+        if num_rows <= most_rows.streamed and self.bias_O is None and can_stream(self.weight_OI):
+            return Way.STREAMED
         is_large = is_large_weight(*self.weight_OI.shape)
         most_tiled = min(most_rows.tiled, MOST_ROWS_OF_LARGE) if is_large else most_rows.tiled
         return Way.TILED if num_rows <= most_tiled else Way.CUBLAS

@@ -16,8 +16,10 @@ import torch
 
 from kernels import small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
+from kernels.logit_summary import LogitSummary
 from kernels.row_squares import SQUARES_CHUNK, num_sums, sum_squares
 from kernels.silu_mul import silu_mul
+from kernels.streamed_projection import streamed_projection
 from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
 from model.projection import Projection, Way
@@ -75,7 +77,7 @@ class ResidualStream:
     """The residual of one step. Kernels are queued in the order of the calls."""
 
     def __init__(self, work: Workspace, *, ranks: Ranks, eps: float) -> None:
-        """Take memory whose residual is filled, on all ranks."""
+        """Take memory whose residual is to be filled before the first call, on all ranks."""
         self.work = work
         self._ranks = ranks
         self._eps = eps
@@ -83,6 +85,11 @@ class ResidualStream:
         """Whether the next kernel may start early: behind a communication, where that says so."""
         self._has_squares = False
         """Whether the sums of squares are the residual's."""
+
+    def take_squares(self) -> torch.Tensor:
+        """Return squares_TJ for who writes the residual with its sums of squares."""
+        self._has_squares = True
+        return self.work.squares_TJ
 
     def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
         """Return the normalized residual."""
@@ -92,11 +99,22 @@ class ResidualStream:
         )
 
     def project(
-        self, norm_E: torch.Tensor, projection: Projection, *, out_TO: torch.Tensor, way: Way
+        self,
+        norm_E: torch.Tensor,
+        projection: Projection,
+        *,
+        out_TO: torch.Tensor,
+        way: Way,
+        summary: LogitSummary | None = None,
     ) -> None:
-        """Write the projection of the normalized residual."""
+        """Write the projection of the normalized residual, and if it is streamed the summary."""
         if way is Way.CUBLAS:
             projection(self.normed(norm_E), out_TO)
+            return
+        if way is Way.STREAMED:
+            streamed_projection(
+                self.normed(norm_E), projection.weight_OI, out_TO, summary=summary, is_dependent=True
+            )
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, projection, way)

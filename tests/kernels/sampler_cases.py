@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from kernels.device_sampler import sample_decode
+from kernels.device_sampler import sample_decode, summary_of
 from kernels.logit_edits import LogitEntries, PenaltyInputs
+from kernels.logit_summary import LogitSummary
 from kernels.sample import SampleInputs, sample_ref
 from kernels.sampler_tables import (
     LaneSampling,
@@ -18,11 +19,13 @@ from kernels.sampler_tables import (
     allocate_lane_sampling,
     allocate_sampler_workspace,
 )
+from kernels.streamed_projection import streamed_projection
 
 UNWRITTEN = -7
 MAX_TOKENS = 200
 # Small, as the interpreter takes its time: the ways through the kernels are the same.
 CHUNK_SIZE = 32
+PIECE_SIZE = 16
 MAX_CANDIDATES = 64
 
 
@@ -66,8 +69,12 @@ def draw(
     flavour: SamplerFlavour = SamplerFlavour.SAMPLED,
     histories: torch.Tensor | None = None,
     chunk_size: int = CHUNK_SIZE,
+    is_summarized: bool = False,
 ) -> Drawn:
-    """Draw by the kernels, and check that nothing but the rows' own tokens was written."""
+    """Draw by the kernels, and check that nothing but the rows' own tokens was written.
+
+    is_summarized: the logits come from a kernel that sums them up, too; two bytes each, finite.
+    """
     device, num_rows = logits_RV.device, len(rows) + 2
     tables, lanes = _tables(rows, device)
     pool_LP = _pool(rows, lanes, histories).to(device)
@@ -79,16 +86,15 @@ def draw(
     ids_BK = torch.full((num_rows, 21), UNWRITTEN, dtype=torch.int32, device=device)
     logprobs_BK = torch.full((num_rows, 21), float(UNWRITTEN), device=device)
     workspace = allocate_sampler_workspace(
-        num_rows,
-        logits_RV.shape[1],
-        flavour=flavour,
-        device=device,
-        chunk_size=chunk_size,
-        max_candidates=MAX_CANDIDATES,
-    )
+        num_rows, logits_RV.shape[1], flavour=flavour, device=device, chunk_size=chunk_size,
+        max_candidates=MAX_CANDIDATES, piece_size=PIECE_SIZE,
+    )  # fmt: skip
+    if is_summarized:
+        summary = summary_of(lanes_B, positions_B, tables, flavour=flavour, workspace=workspace)
+        padded_BV = _summarized(padded_BV, summary)
     sample_decode(
         padded_BV, lanes_B, positions_B, tables, pool_LP, out_B, flavour=flavour, workspace=workspace,
-        out_logprob_ids_BK=ids_BK, out_logprobs_BK=logprobs_BK,
+        out_logprob_ids_BK=ids_BK, out_logprobs_BK=logprobs_BK, is_summarized=is_summarized,
     )  # fmt: skip
     assert out_B[0] == out_B[-1] == UNWRITTEN
     assert (ids_BK[[0, -1]] == UNWRITTEN).all()
@@ -103,6 +109,13 @@ def draw(
         logprob_ids_BK=ids_BK[1:-1].cpu(),
         logprobs_BK=logprobs_BK[1:-1].cpu(),
     )
+
+
+def _summarized(logits_BV: torch.Tensor, summary: LogitSummary | None) -> torch.Tensor:
+    """Compute the same logits and the summary."""
+    assert summary is not None
+    eye_VV = torch.eye(logits_BV.shape[1], device=logits_BV.device, dtype=logits_BV.dtype)
+    return streamed_projection(logits_BV, eye_VV, summary=summary)
 
 
 def draw_ref(logits_RV: torch.Tensor, rows: list[Row], *, histories: torch.Tensor | None = None) -> list[int]:

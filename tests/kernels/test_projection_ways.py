@@ -24,3 +24,12 @@ def projection(num_outputs: int, num_inputs: int) -> Projection:
 def test_ways_by_rows_and_weight(size: tuple[int, int], ways: dict[int, Way]) -> None:
     weight = projection(*size)
     assert {num_rows: weight.way(num_rows, ROW_LIMITS.down) for num_rows in ways} == ways
+
+
+def test_the_head_is_streamed() -> None:
+    weight_OI = torch.zeros(300, 64, dtype=torch.bfloat16)
+    head = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=None, has_norm=False)
+    ways = {3: Way.STREAMED, 64: Way.STREAMED, 65: Way.CUBLAS}
+    assert {num_rows: head.way(num_rows, ROW_LIMITS.head) for num_rows in ways} == ways
+    biased = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=weight_OI[:, 0], has_norm=False)
+    assert biased.way(3, ROW_LIMITS.head) is Way.CUBLAS

@@ -20,6 +20,7 @@ from worker_svc.batch.sequence_table import SequenceTable
 LIMITS = TableLimits(
     block_size=4, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=16, max_model_len=16, vocab_size=100
 )
+ADDRESS = (1 << 40) + 8
 SHAPE = TableShape(num_columns=5, spare_cell=20)
 
 
@@ -35,13 +36,15 @@ def decode_batch(**changes: Any) -> InputBatch:
 def written(batch: InputBatch, num_rows: int) -> list[list[int]]:
     """Return cells, block ids, lanes, positions and order, from a buffer full of an older step."""
     words = np.full(DecodeLayout(num_rows=num_rows).num_words, 77, np.int32)
-    DecodeWords(words, num_rows=num_rows, table=SHAPE).write(batch)
+    DecodeWords(words, num_rows=num_rows, table=SHAPE).write(batch, told_address=ADDRESS)
+    assert words[-4:].view(np.int64).tolist() == [ADDRESS, 0]
     return parts_of(words)
 
 
 def parts_of(words: np.ndarray[Any, np.dtype[np.int32]]) -> list[list[int]]:
-    stride = len(words) // 6
-    return [words[: 2 * stride].view(np.int64).tolist(), *words[2 * stride :].reshape(4, stride).tolist()]
+    parts = words[:-4]
+    stride = len(parts) // 6
+    return [parts[: 2 * stride].view(np.int64).tolist(), *parts[2 * stride :].reshape(4, stride).tolist()]
 
 
 @pytest.mark.parametrize(
@@ -90,8 +93,9 @@ def test_parts_are_as_long_as_a_multiple_of_four() -> None:
 
 
 def test_padding_alone_writes_nowhere() -> None:
-    words = np.full(24, 77, np.int32)
+    words = np.full(28, 77, np.int32)
     DecodeWords(words, num_rows=2, table=SHAPE).write_padding()
+    assert words[-4:].tolist() == [0] * 4
     assert parts_of(words) == [[20] * 4, [0] * 4, [-1] * 4, [0] * 4, [0, 1, 2, 3]]
 
 

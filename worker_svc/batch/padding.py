@@ -4,9 +4,10 @@ Padding rows have lane -1 and write nowhere; spare appends go to a cell that nob
 nothing about graphs or devices. Legend: B rows, padding included; at most B blocks are appended; S is
 B up to a multiple of four, so that each part starts at 16 bytes and kernels need no second variant.
 
-    | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) | order (S) |
+    | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) | order (S) | last (4)
 
-in int32 words; the order is that of the rows by their length, longest first, padding last.
+in int32 words; the order is that of the rows by their length, longest first, padding last. The last words
+begin with an address (int64): where the step's tokens are to be told.
 """
 
 from bisect import bisect_left
@@ -19,6 +20,7 @@ from worker_svc.batch.step import Int32Array
 
 PADDING_LANE = -1
 _NUM_PARTS = 6
+_NUM_LAST_WORDS = 4
 _FINE_STEP, _COARSE_STEP, _FINE_END = 8, 16, 256
 
 
@@ -62,8 +64,8 @@ class DecodeLayout:
 
     @property
     def num_words(self) -> int:
-        """Words of all parts."""
-        return _NUM_PARTS * self.stride
+        """Words of all parts and the last ones."""
+        return _NUM_PARTS * self.stride + _NUM_LAST_WORDS
 
 
 class DecodeWords:
@@ -76,24 +78,33 @@ class DecodeWords:
     """
 
     def __init__(self, words: Int32Array, *, num_rows: int, table: TableShape) -> None:
-        stride = DecodeLayout(num_rows=num_rows).stride
-        assert len(words) == _NUM_PARTS * stride, f"{len(words)} words for {num_rows} rows"
+        layout = DecodeLayout(num_rows=num_rows)
+        stride = layout.stride
+        assert len(words) == layout.num_words, f"{len(words)} words for {num_rows} rows"
         self._num_rows = num_rows
         self._num_columns = table.num_columns
         self._words = words
         self._cells = words[: 2 * stride].view("<i8")
-        self._block_ids, self._lanes, self._positions, self._order = words[2 * stride :].reshape(4, stride)
+        self._block_ids, self._lanes, self._positions, self._order = words[
+            2 * stride : _NUM_PARTS * stride
+        ].reshape(4, stride)
+        self._address = words[_NUM_PARTS * stride :].view("<i8")[:1]
         self._padding = np.zeros_like(words)
         self._padding[: 2 * stride].view("<i8")[:] = table.spare_cell
         self._padding[3 * stride : 4 * stride] = PADDING_LANE
-        self._padding[5 * stride :] = np.arange(stride)
+        self._padding[5 * stride : _NUM_PARTS * stride] = np.arange(stride)
 
     def write_padding(self) -> None:
         """Write a decode step that is padding only."""
         self._words[:] = self._padding
 
-    def write(self, batch: InputBatch) -> None:
-        """Write a decode step: at most B rows of one token, and at most as many appended blocks."""
+    def write(self, batch: InputBatch, *, told_address: int) -> None:
+        """Write a decode step: at most B rows of one token, and at most as many appended blocks.
+
+        Args:
+            batch: the step's.
+            told_address: of memory that the device writes each row's token to.
+        """
         num_live, appends = batch.num_rows, batch.appends
         num_appended = len(appends.block_ids)
         assert batch.is_decode, "only decode rows can be padded"
@@ -102,6 +113,7 @@ class DecodeWords:
             f"{num_appended} appended blocks do not fit into {self._num_rows}"
         )
         self._words[:] = self._padding
+        self._address[0] = told_address
         if num_appended:
             self._cells[:num_appended] = appends.lanes * self._num_columns + appends.columns
             self._block_ids[:num_appended] = appends.block_ids

@@ -2,47 +2,35 @@
 
 Everything it reads and writes stays where it is, so that it can be captured as a graph. Padding rows
 write nothing. Knows nothing about what a step's rows are.
-Legend: B rows, padding included; A appended blocks (B of them); W int32 words; R as B.
+Legend: B rows, padding included; W int32 words; R as B.
 """
 
 from dataclasses import dataclass
 
 import torch
 
+from kernels.begin_step import StepRows, begin_step
 from kernels.lane_step import LaneStep
-from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.padding import DecodeLayout, DecodeWords
+from worker_svc.runner.device_sampler import SampledRows
 from worker_svc.runner.staging import StagingBuffer
+from worker_svc.runner.step_inbox import StepInbox
 from worker_svc.runner.step_parts import StepParts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedInputs:
-    """One staging buffer as the inputs of one batch size. Cut once: slicing tensors takes 2 us a slice."""
-
-    host: DecodeWords
-    host_W: torch.Tensor
-    """The same memory."""
-    words_W: torch.Tensor
-    """Where it goes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeInputs:
-    """One batch size's inputs, as worker_svc.batch.padding lays them out, and what is made of them."""
+    """What one batch size's kernels read: words as worker_svc.batch.padding lays them out, and others."""
 
-    words_W: torch.Tensor
-    append_cells_A: torch.Tensor
-    append_block_ids_A: torch.Tensor
+    rows: StepRows
     lanes_B: torch.Tensor
     positions_B: torch.Tensor
     order_B: torch.Tensor
-    input_ids_B: torch.Tensor
-    slot_mapping_B: torch.Tensor
-    seq_lens_B: torch.Tensor
+    told_1: torch.Tensor
+    """int64: the address that tokens are told to."""
 
 
 class DecodeStep:
@@ -52,26 +40,36 @@ class DecodeStep:
         max_rows, device = parts.limits.max_num_seqs, parts.device
         self._parts = parts
         num_words = DecodeLayout(num_rows=max_rows).num_words
+        self._inbox = StepInbox(num_words, device=device)
         self._words_W = torch.zeros(num_words, dtype=torch.int32, device=device)
         self._input_ids_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._slot_mapping_B = torch.zeros(max_rows, dtype=torch.int64, device=device)
         self._seq_lens_B = torch.zeros(max_rows, dtype=torch.int32, device=device)
         self._inputs: dict[int, DecodeInputs] = {}
-        self._staged: dict[tuple[StagingBuffer, int], StagedInputs] = {}
+        self._words: dict[tuple[StagingBuffer, int], DecodeWords] = {}
+        """By host buffer and batch size: cutting one takes longer than writing it."""
 
-    def stage(self, num_rows: int, batch: InputBatch | None) -> None:
-        """Queue the copy of a step's inputs; None: padding only."""
-        ring = self._parts.ring
-        buffer = ring.take()
-        staged = self._staged.get((buffer, num_rows))
-        if staged is None:
-            staged = self._staged[buffer, num_rows] = self._cut(buffer, num_rows)
+    def stage(self, num_rows: int, batch: InputBatch | None, *, told_address: int = 0) -> None:
+        """Send a step's inputs; None: padding only. Its launch, or its graph's, and launched must follow.
+
+        Args:
+            num_rows: padded.
+            batch: the step's.
+            told_address: of memory for each row's token, which the device reaches.
+        """
+        buffer = self._inbox.take()
+        words = self._words.get((buffer, num_rows))
+        if words is None:
+            words = self._words[buffer, num_rows] = self._cut(buffer, num_rows)
         if batch is None:
-            staged.host.write_padding()
+            words.write_padding()
         else:
-            staged.host.write(batch)
-        staged.words_W.copy_(staged.host_W, non_blocking=True)
-        ring.guard(buffer)
+            words.write(batch, told_address=told_address)
+        self._inbox.send(buffer, DecodeLayout(num_rows=num_rows).num_words)
+
+    def launched(self) -> None:
+        """Tell that the kernels of what was staged are queued."""
+        self._inbox.launched()
 
     def inputs(self, num_rows: int) -> DecodeInputs:
         """Return this batch size's inputs; sizes share memory."""
@@ -80,69 +78,68 @@ class DecodeStep:
         return self._inputs[num_rows]
 
     def launch(self, num_rows: int, flavour: SamplingFlavour) -> None:
-        """Queue all kernels of the step whose inputs lie there; tokens go to the pool and the parts."""
+        """Queue all kernels of the step whose turn it is; tokens go to the pool, the parts, and are told."""
         parts, inputs = self._parts, self.inputs(num_rows)
         tables = parts.tables
-        tables.block_cells_W.scatter_(0, inputs.append_cells_A, inputs.append_block_ids_A)
-        prepare_decode(
-            inputs.lanes_B,
-            inputs.positions_B,
+        begin_step(
+            self._inbox.slots,
             tables.token_pool_LP,
             tables.block_table_LM,
+            tables.block_cells_W,
             parts.limits.block_size,
-            inputs.input_ids_B,
-            inputs.slot_mapping_B,
-            inputs.seq_lens_B,
+            out=inputs.rows,
         )
         logits_RV = parts.logits_RV[:num_rows]
-        parts.decoder.decode(self._model_step(inputs), parts.kv_caches, out_TV=logits_RV)
-        parts.sampler.sample(
-            logits_RV,
+        rows = SampledRows(
             lanes_R=inputs.lanes_B,
             positions_R=inputs.positions_B,
-            flavour=flavour,
             out_R=parts.token_ids_R[:num_rows],
+            told_1=inputs.told_1,
         )
+        is_summarized = parts.decoder.decode(
+            self._model_step(inputs),
+            parts.kv_caches,
+            out_TV=logits_RV,
+            summary=parts.sampler.summary(rows, flavour),
+        )
+        parts.sampler.sample(logits_RV, rows, flavour=flavour, is_summarized=is_summarized)
 
     def _model_step(self, inputs: DecodeInputs) -> FusedStep:
         parts = self._parts
         rows = LaneStep(
             block_table_LM=parts.tables.block_table_LM,
             lanes_B=inputs.lanes_B,
-            seq_lens_B=inputs.seq_lens_B,
+            seq_lens_B=inputs.rows.seq_lens_B,
             num_decode_rows=len(inputs.lanes_B),
             order_B=inputs.order_B,
         )
         return FusedStep(
-            input_ids_T=inputs.input_ids_B,
+            input_ids_T=inputs.rows.input_ids_B,
             positions_T=inputs.positions_B,
-            slot_mapping_T=inputs.slot_mapping_B,
+            slot_mapping_T=inputs.rows.slot_mapping_B,
             attention=parts.attention,
             attention_plan=parts.attention.plan_lanes(rows),
         )
 
-    def _cut(self, buffer: StagingBuffer, num_rows: int) -> StagedInputs:
-        num_words = DecodeLayout(num_rows=num_rows).num_words
-        return StagedInputs(
-            host=DecodeWords(buffer.words[:num_words], num_rows=num_rows, table=self._parts.tables.shape),
-            host_W=buffer.tensor_W[:num_words],
-            words_W=self.inputs(num_rows).words_W,
-        )
+    def _cut(self, buffer: StagingBuffer, num_rows: int) -> DecodeWords:
+        words = buffer.words[: DecodeLayout(num_rows=num_rows).num_words]
+        return DecodeWords(words, num_rows=num_rows, table=self._parts.tables.shape)
 
     def _make_inputs(self, num_rows: int) -> DecodeInputs:
         layout = DecodeLayout(num_rows=num_rows)
         words_W, stride = self._words_W[: layout.num_words], layout.stride
-        block_ids_A, lanes_B, positions_B, order_B = (
-            words_W[part * stride : part * stride + num_rows] for part in (2, 3, 4, 5)
+        lanes_B, positions_B, order_B = (
+            words_W[part * stride : part * stride + num_rows] for part in (3, 4, 5)
         )
         return DecodeInputs(
-            words_W=words_W,
-            append_cells_A=words_W[: 2 * stride].view(torch.int64)[:num_rows],
-            append_block_ids_A=block_ids_A,
+            rows=StepRows(
+                words_W=words_W,
+                input_ids_B=self._input_ids_B[:num_rows],
+                slot_mapping_B=self._slot_mapping_B[:num_rows],
+                seq_lens_B=self._seq_lens_B[:num_rows],
+            ),
             lanes_B=lanes_B,
             positions_B=positions_B,
             order_B=order_B,
-            input_ids_B=self._input_ids_B[:num_rows],
-            slot_mapping_B=self._slot_mapping_B[:num_rows],
-            seq_lens_B=self._seq_lens_B[:num_rows],
+            told_1=words_W[6 * stride :].view(torch.int64)[:1],
         )

@@ -6,12 +6,14 @@ lane's parameters, W all of them, X biases, Y stop ids.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
 import torch
 
-from kernels.device_sampler import sample_decode
+from kernels.device_sampler import sample_decode, summary_of
+from kernels.logit_summary import LogitSummary
 from kernels.sampler_tables import (
     MAX_LOGPROBS,
     SamplerFlavour,
@@ -33,6 +35,20 @@ _SAMPLER_FLAVOURS = {
     SamplingFlavour.SAMPLED: SamplerFlavour.SAMPLED,
     SamplingFlavour.FULL: SamplerFlavour.FULL,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledRows:
+    """Rows that are sampled. Lanes and positions are written before the model's last kernel begins."""
+
+    lanes_R: torch.Tensor
+    """int32; a row of a negative lane is padding."""
+    positions_R: torch.Tensor
+    """int32: of the row's last known token."""
+    out_R: torch.Tensor
+    """int32, written: the tokens."""
+    told_1: torch.Tensor | None = None
+    """int64: the address of int32 memory that tokens are written to as well."""
 
 
 class DeviceSampler:
@@ -72,34 +88,42 @@ class DeviceSampler:
         for admission in admissions:
             yield from self._list_rare_writes(admission)
 
+    def summary(self, rows: SampledRows, flavour: SamplingFlavour) -> LogitSummary | None:
+        """Return what the kernel that computes these rows' logits is to write for sample, if it can."""
+        if self._vocabulary is not None:
+            return None
+        return summary_of(
+            rows.lanes_R,
+            rows.positions_R,
+            self._tables,
+            flavour=_SAMPLER_FLAVOURS[flavour],
+            workspace=self._workspace,
+        )
+
     def sample(
         self,
         logits_RV: torch.Tensor,
+        rows: SampledRows,
         *,
-        lanes_R: torch.Tensor,
-        positions_R: torch.Tensor,
         flavour: SamplingFlavour,
-        out_R: torch.Tensor,
+        is_summarized: bool = False,
     ) -> None:
         """Queue the drawing of a token a row.
 
         Args:
             logits_RV: the model's own, or this rank's of them; left as they are.
-            lanes_R: int32; a row of a negative lane is padding.
-            positions_R: int32: absolute position of the row's last known token.
+            rows: theirs.
             flavour: of the most demanding row.
-            out_R: int32, written.
+            is_summarized: whether what summary returned for these rows has been written.
         """
         vocabulary = self._vocabulary
         if vocabulary is not None:
             if flavour <= SamplingFlavour.DRAWN:
+                logits_RV = logits_RV[:, : vocabulary.num_own_ids(logits_RV)]
                 sample_decode_shared(
-                    logits_RV[:, : vocabulary.num_own_ids(logits_RV)],
-                    lanes_R,
-                    positions_R,
-                    self._tables,
-                    self._token_pool_LP,
-                    out_R,
+                    *(logits_RV, rows.lanes_R, rows.positions_R, self._tables, self._token_pool_LP),
+                    rows.out_R,
+                    told_1=rows.told_1,
                     first_id=vocabulary.first_id,
                     all_gather=vocabulary.all_gather,
                     is_drawn=flavour == SamplingFlavour.DRAWN,
@@ -108,14 +132,12 @@ class DeviceSampler:
             logits_RV = vocabulary.gather(logits_RV)
         num_rows, is_full = len(logits_RV), flavour == SamplingFlavour.FULL
         sample_decode(
-            logits_RV,
-            lanes_R,
-            positions_R,
-            self._tables,
-            self._token_pool_LP,
-            out_R,
+            *(logits_RV, rows.lanes_R, rows.positions_R, self._tables, self._token_pool_LP, rows.out_R),
             flavour=_SAMPLER_FLAVOURS[flavour],
             workspace=self._workspace,
+            told_1=rows.told_1,
+            is_summarized=is_summarized,
+            is_dependent=vocabulary is None,
             out_logprob_ids_BK=self.logprob_ids_RK[:num_rows] if is_full else None,
             out_logprobs_BK=self.logprobs_RK[:num_rows] if is_full else None,
         )

@@ -17,7 +17,7 @@ from worker_svc.batch.padding import choose_batch_size
 from worker_svc.batch.step import Admission, Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
-from worker_svc.runner.device_times import EventClock
+from worker_svc.runner.device_times import EventClock, StepTiming
 from worker_svc.runner.interface import LaunchedStep
 from worker_svc.runner.mixed_step import MixedStep
 from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
@@ -110,14 +110,17 @@ class FusedModelRunner:
         flavour = self._parts.sampler.flavours[batch.flavour]
         if self._graphs is not None and (num_rows, flavour) not in self._graphs:
             self._capture(num_rows, flavour)
-        self._decode.stage(num_rows, batch)
+        result = self._results.take()
+        self._decode.stage(num_rows, batch, told_address=result.address)
         if self._graphs is None:
             with torch.inference_mode():
                 self._decode.launch(num_rows, flavour)
         else:
             self._graphs.replay((num_rows, flavour))
+        self._decode.launched()
         counts = batch.num_logprobs_plus_one if flavour == SamplingFlavour.FULL else None
-        return self._download(batch.num_rows, counts)
+        logprobs = self._logprobs(batch.num_rows, counts)
+        return self._results.close(result, logprobs, num_rows=batch.num_rows, timing=self._end_timing())
 
     @torch.inference_mode()
     def _capture(self, num_rows: int, flavour: SamplingFlavour) -> None:
@@ -125,21 +128,27 @@ class FusedModelRunner:
         # Capturing runs the step once: padding alone changes nothing.
         self._decode.stage(num_rows, None)
         self._graphs.capture((num_rows, flavour))
+        self._decode.launched()
 
     def _download(self, num_rows: int, counts: Int32Array | None) -> LaunchedStep:
         """Queue the copy of the tokens, and of the log-probabilities where they were computed and asked."""
-        logprobs = None
-        if counts is not None and counts.any():
-            sampler = self._parts.sampler
-            logprobs = DeviceLogprobs(
-                counts=counts,
-                token_ids_RK=sampler.logprob_ids_RK[:num_rows],
-                values_RK=sampler.logprobs_RK[:num_rows],
-            )
-        # Marked before the copies: who waits for those may then read it.
-        timing = None if self._clock is None else self._clock.end()
+        logprobs, timing = self._logprobs(num_rows, counts), self._end_timing()
         # Copying up to a captured size keeps the number of slices small.
         size = choose_batch_size(num_rows, self._batch_sizes)
         if size not in self._token_ids:
             self._token_ids[size] = self._parts.token_ids_R[:size]
         return self._results.download(self._token_ids[size], logprobs, num_rows=num_rows, timing=timing)
+
+    def _logprobs(self, num_rows: int, counts: Int32Array | None) -> DeviceLogprobs | None:
+        if counts is None or not counts.any():
+            return None
+        sampler = self._parts.sampler
+        return DeviceLogprobs(
+            counts=counts,
+            token_ids_RK=sampler.logprob_ids_RK[:num_rows],
+            values_RK=sampler.logprobs_RK[:num_rows],
+        )
+
+    def _end_timing(self) -> StepTiming | None:
+        """Mark the step's end before what brings its result: who waits for that may then read the mark."""
+        return None if self._clock is None else self._clock.end()

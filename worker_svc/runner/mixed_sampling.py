@@ -12,6 +12,7 @@ from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import sampling_row_counts
 from worker_svc.batch.padding import choose_batch_size
 from worker_svc.runner.cuda_graphs import CudaGraphs
+from worker_svc.runner.device_sampler import SampledRows
 from worker_svc.runner.step_parts import StepParts
 
 Uploaded = dict[str, torch.Tensor]
@@ -64,10 +65,9 @@ class MixedSampling:
         logits_RV = parts.logits_RV[:num_rows]
         hidden_RE = parts.decoder.hidden_memory.index_select(0, inputs["token_rows"])
         parts.decoder.compute_logits(hidden_RE, logits_RV)
-        parts.sampler.sample(
-            logits_RV,
+        rows = SampledRows(
             lanes_R=inputs["sampling_lanes"],
             positions_R=inputs["last_positions"],
-            flavour=flavour,
             out_R=parts.token_ids_R[:num_rows],
         )
+        parts.sampler.sample(logits_RV, rows, flavour=flavour)

@@ -52,6 +52,11 @@ class ResultBuffer:
     event: Event
     slices: dict[int, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def address(self) -> int:
+        """Where the device may write tokens, int32, by itself."""
+        return self.tensor_R.data_ptr()
+
     def slice_of(self, num_rows: int) -> torch.Tensor:
         """Return the first rows, the same tensor each time."""
         if num_rows not in self.slices:
@@ -136,23 +141,35 @@ class ResultRing:
                 of ``token_ids_R``, whose slices are kept.
             timing: Marks in the queue around the step.
         """
+        buffer = self.take()
+        buffer.slice_of(len(token_ids_R)).copy_(token_ids_R, non_blocking=True)
+        num_rows = len(token_ids_R) if num_rows is None else num_rows
+        return self.close(buffer, logprobs, num_rows=num_rows, timing=timing)
+
+    def take(self) -> ResultBuffer:
+        """Return the next buffer, for a step that writes its tokens there itself."""
         buffer = self._buffers[self._next]
         self._next = (self._next + 1) % len(self._buffers)
-        buffer.slice_of(len(token_ids_R)).copy_(token_ids_R, non_blocking=True)
+        return buffer
+
+    def close(
+        self,
+        buffer: ResultBuffer,
+        logprobs: DeviceLogprobs | None,
+        *,
+        num_rows: int,
+        timing: StepTiming | None = None,
+    ) -> DownloadingStep:
+        """Queue what tells that the step's tokens are there, behind what is queued now; as download."""
         on_host = None if logprobs is None else logprobs.start_download()
         buffer.event.record()
-        return DownloadingStep(
-            buffer=buffer,
-            num_rows=len(token_ids_R) if num_rows is None else num_rows,
-            logprobs=on_host,
-            timing=timing,
-        )
+        return DownloadingStep(buffer=buffer, num_rows=num_rows, logprobs=on_host, timing=timing)
 
 
 def _make_buffer(
     num_rows: int, device: torch.device, new_event: Callable[[torch.device], Event]
 ) -> ResultBuffer:
-    tensor_R = torch.empty(num_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+    tensor_R = torch.zeros(num_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
     return ResultBuffer(tensor_R=tensor_R, words=tensor_R.numpy(), event=new_event(device))
 
 

@@ -1,0 +1,96 @@
+"""What a sampling step has to know of all logits, made by the kernel that computes them.
+
+As kernels.argmax_sample's first kernel, but for pieces of its chunks: a piece's largest logit, what no token
+of it reaches, noise included, and its weights. Functions are inlined into the kernel that calls them. Knows
+nothing about how logits are computed.
+
+Shapes: R rows, L lanes, N pieces of a row, O logits of a piece.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from kernels.counter_noise import row_key, uniform_bounds
+from kernels.logit_chunks import (
+    IS_INTERPRETED,
+    LOG2_E,
+    MINUS_INFINITY,
+    SMALLEST_TEMPERATURE,
+    clamp_logits,
+)
+from kernels.sampler_tables import LaneSampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogitSummary:
+    """Whose logits they are, and where the summary goes."""
+
+    lanes_R: torch.Tensor
+    """int32; a row of a negative lane is padding: nothing is written."""
+    positions_R: torch.Tensor
+    """int32: of each row's last known token."""
+    tables: LaneSampling
+    is_sampled: bool
+    """Whether tokens are drawn; if not, only the largest logits are told."""
+    num_chunks: int
+    """Of which each row with at most so large a top_k needs no bounds."""
+    piece_size: int
+    maximum_RN: torch.Tensor
+    """float32."""
+    bound_RN: torch.Tensor
+    """float32."""
+    sum_RN: torch.Tensor
+    """float32: relative to the weight of the piece's largest logit."""
+
+
+@triton.jit
+def load_wishes(
+    lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr, num_rows, V, num_chunks,
+    ROWS: tl.constexpr, IS_SAMPLED: tl.constexpr,
+):  # fmt: skip
+    """Return, for all rows: is there one, does it want a bound, a sum, its scale and its noise's key."""
+    row = tl.arange(0, ROWS)
+    lane = tl.load(lanes_ptr + row, mask=row < num_rows, other=-1)
+    is_live = lane >= 0
+    wants_bound, wants_sum = is_live, is_live
+    scale = tl.zeros((ROWS,), tl.float32)
+    key = tl.zeros((ROWS,), tl.uint64)
+    if IS_SAMPLED:
+        temperature = tl.load(temperature_ptr + lane, mask=is_live, other=0.0)
+        top_k = tl.load(top_k_ptr + lane, mask=is_live, other=0)
+        top_p = tl.load(top_p_ptr + lane, mask=is_live, other=1.0)
+        keeps_all = (top_k == 0) | (top_k >= V)
+        wants_bound = (temperature > 0) & (keeps_all | (top_k > num_chunks))
+        wants_sum = (temperature > 0) & keeps_all & (top_p < 1)
+        scale = LOG2_E / tl.maximum(temperature, SMALLEST_TEMPERATURE)
+        seed = tl.load(seed_ptr + lane, mask=is_live, other=0)
+        key = row_key(seed, tl.load(positions_ptr + row, mask=is_live, other=0) + 1)
+    return is_live, wants_bound, wants_sum, scale, key
+
+
+@triton.jit
+def summarize_piece(
+    logits_RO, first_id, wishes, maximum_ptr, bound_ptr, sum_ptr, V, IS_SAMPLED: tl.constexpr
+):  # fmt: skip
+    """Write what is to be known of neighbouring logits, from first_id on; past the vocabulary are none."""
+    ROWS: tl.constexpr = logits_RO.shape[0]
+    SIZE: tl.constexpr = logits_RO.shape[1]
+    is_live, wants_bound, wants_sum, scale, key = wishes
+    is_in = (first_id + tl.arange(0, SIZE) < V)[None, :]
+    logits_RO = tl.where(is_in, logits_RO, MINUS_INFINITY)
+    if IS_INTERPRETED:
+        logits_RO = clamp_logits(logits_RO)
+    place = tl.arange(0, ROWS) * tl.cdiv(V, SIZE) + first_id // SIZE
+    maximum = clamp_logits(tl.max(logits_RO, 1))
+    tl.store(maximum_ptr + place, maximum, mask=is_live)
+    if IS_SAMPLED:
+        if tl.max(wants_bound.to(tl.int32), 0) > 0:
+            lowered_RO = uniform_bounds(key, first_id, SIZE) + logits_RO * -scale[:, None]
+            tl.store(bound_ptr + place, -tl.min(lowered_RO, 1), mask=wants_bound)
+        if tl.max(wants_sum.to(tl.int32), 0) > 0:
+            distance_RO = clamp_logits(logits_RO) - maximum[:, None]
+            weights_RO = tl.where(is_in, tl.exp2(distance_RO * scale[:, None]), 0.0)
+            tl.store(sum_ptr + place, tl.sum(weights_RO, 1), mask=wants_sum)
