@@ -269,10 +269,10 @@ def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
     [
         (1, 4096, 32, 32),
         (1, 128, 4, 32),
-        (4, 4096, 16, 64),
-        (8, 512, 8, 64),
-        (16, 512, 2, 64),
-        (32, 4096, 2, 64),
+        (4, 4096, 8, 32),
+        (8, 512, 4, 32),
+        (16, 256, 2, 32),
+        (32, 4096, 2, 32),
         (64, 4096, 1, 16),
     ],
 )
@@ -284,8 +284,8 @@ def test_small_batches_are_split(
 
 
 def test_wide_heads_have_smaller_tiles_but_no_shorter_splits() -> None:
-    config = choose_qkv_decode_config(8, 4096, num_kv_heads=8, bytes_per_cell=512)
-    assert (config.tile_size, config.min_split_tiles) == (32, 2)
+    config = choose_qkv_decode_config(8, 4096, num_kv_heads=8, bytes_per_cell=1024)
+    assert (config.tile_size, config.min_split_tiles) == (16, 8)
 
 
 @pytest.mark.parametrize(

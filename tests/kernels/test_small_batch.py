@@ -1,5 +1,6 @@
 """Fused projections of few rows: odd sizes, every number of rows, strided rows, what lies around."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -139,8 +140,13 @@ def test_tensor_cores_take_2_rows_and_more() -> None:
     )
     assert choose_tile(4096, 1024, num_rows=2) == wide
     assert choose_tile(1024, 2048, num_rows=8) == wide
-    assert choose_tile(1024, 3072, num_rows=8) == Tile(num_outputs=8, num_warps=8, is_dot=True)
+    narrow = Tile(num_outputs=8, num_warps=8, is_dot=True)
+    assert choose_tile(1024, 3072, num_rows=8) == replace(narrow, is_swapped=True)
+    assert choose_tile(1024, 4096, num_rows=8) == narrow
     assert choose_tile(4096, 1024, num_rows=9) == many_rows
+    assert choose_tile(3072, 1024, num_rows=16, is_gated=True) == wide
+    assert choose_tile(3072, 1024, num_rows=17, is_gated=True) == many_rows
+    assert choose_tile(1024, 2048, num_rows=32) == replace(narrow, num_outputs=16)
     assert choose_tile(1024, 2048, num_rows=16) == Tile(num_outputs=16, num_warps=16, is_dot=True)
     assert choose_tile(1024, 3072, num_rows=17) == Tile(num_outputs=16, num_warps=16, is_dot=True)
     assert not choose_tile(151936, 1024, num_rows=4).is_dot
