@@ -48,13 +48,13 @@ def hopper_prefill(
         _describe(value_TX, tile_size, head_dim),
         tiles_I4,
         _counters(q_THD.device),
+        _describe(out.flatten(1), tokens_per_tile(config, group), head_dim),
         out,
         scale_log2,
         num_works,
         NUM_HEADS=num_heads,
         GROUP=group,
         NUM_STAGES=config.num_stages,
-        NUM_AHEAD=2,
         num_warps=NUM_WARPS,
     )
 

@@ -13,7 +13,9 @@ Source: FlashAttention-3 (Shah et al., 2024).
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
     mbarrier,
+    tma,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -136,7 +138,6 @@ def _attend(
             q_buf, value_bufs.index(stage), weight, acc_QD, sum_Q, best_Q, stage, phase, turn_phase, q_bar,
             q_phase, scale_log2, bufs, bars, HEAD,
         )  # fmt: skip
-    mbarrier.arrive(q_bars.index(q_bufs.shape[0] // 2 + q_stage), count=1)
     mbarrier.wait(value_bars.index(stage), phase)
     acc = warpgroup_mma(weight, value_bufs.index(stage), acc_QD, is_async=True)
     acc_QD = warpgroup_mma_wait(0, deps=(acc,))
@@ -146,18 +147,40 @@ def _attend(
 
 
 @gluon.jit
-def _consume(out_ptr, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.constexpr):
+def _store(
+    result_QD, buf, out, out_ptr, pair, first_query, first_token, query_len, HEAD: gl.constexpr,
+    NUM_HEADS: gl.constexpr,
+):  # fmt: skip
+    """Leave a result where its queries lay, for the copy engine to take, or threads where the row ends."""
+    NUM_QUERIES: gl.constexpr = buf.shape[0]
+    HEAD_DIM: gl.constexpr = buf.shape[1]
+    buf.store(result_QD)
+    head = pair * 2 + HEAD
+    if first_query + NUM_QUERIES <= query_len:
+        fence_async_shared()
+        tma.async_copy_shared_to_global(out, [first_token + first_query, head * HEAD_DIM], buf)
+    else:
+        ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+        query_Q = first_query + gl.arange(0, NUM_QUERIES, gl.SliceLayout(1, ROWS))
+        d = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, ROWS))
+        start_Q = ((first_token + query_Q).to(gl.int64) * NUM_HEADS + head) * HEAD_DIM
+        is_in_Q = query_Q < query_len
+        gl.store(out_ptr + start_Q[:, None] + d[None, :], buf.load(ROWS), mask=is_in_Q[:, None])
+
+
+@gluon.jit
+def _consume(outs, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.constexpr):
     """Compute one head of each pair."""
+    out, out_ptr = outs
     q_bufs, key_bufs, work = bufs[0], bufs[1], bufs[3]
     q_bars = bars[0]
+    NUM_AHEAD: gl.constexpr = q_bufs.shape[0] // 2
     NUM_QUERIES: gl.constexpr = q_bufs.shape[1]
     TILE: gl.constexpr = key_bufs.shape[1]
-    HEAD_DIM: gl.constexpr = key_bufs.shape[2]
-    # Threads hold two numbers of a row each in a product's result: a store of so few costs 17 us of 135.
-    STORE: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
-    stage, q_stage = 0, 0
+    stage, q_stage, old_q_stage = 0, 0, 0
     phase, q_phase = 0, 0
     turn_phase = 1 - HEAD  # the first head has the first turn
+    num_done = 0
     mbarrier.wait(q_bars.index(q_stage), q_phase)
     pair = _read_number(work.index(4 * q_stage))
     while pair >= 0:
@@ -165,26 +188,32 @@ def _consume(out_ptr, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.
         first_token = _read_number(work.index(4 * q_stage + 2))
         query_len = _read_number(work.index(4 * q_stage + 3))
         num_tiles = gl.cdiv(gl.minimum(first_query + NUM_QUERIES, query_len), TILE)
+        # Only now is the result before this one sure to have left the place of its queries.
+        tma.store_wait(0)
+        mbarrier.arrive(q_bars.index(NUM_AHEAD + old_q_stage), count=1, pred=num_done > 0)
         acc_QD, sum_Q, stage, phase, turn_phase = _attend(
             first_query, num_tiles, stage, phase, turn_phase, q_stage, q_phase, scale_log2, bufs, bars, HEAD
         )
-        result_QD = gl.convert_layout((acc_QD * (1.0 / sum_Q)[:, None]).to(key_bufs.dtype), STORE)
-        query_Q = first_query + gl.arange(0, NUM_QUERIES, gl.SliceLayout(1, STORE))
-        d = gl.arange(0, HEAD_DIM, gl.SliceLayout(0, STORE))
-        start_Q = ((first_token + query_Q).to(gl.int64) * NUM_HEADS + pair * 2 + HEAD) * HEAD_DIM
-        gl.store(out_ptr + start_Q[:, None] + d[None, :], result_QD, mask=(query_Q < query_len)[:, None])
-        q_stage, q_phase = next_stage(q_stage, q_phase, q_bufs.shape[0] // 2)
+        result_QD = (acc_QD * (1.0 / sum_Q)[:, None]).to(key_bufs.dtype)
+        buf = q_bufs.index(2 * q_stage + HEAD)
+        _store(result_QD, buf, out, out_ptr, pair, first_query, first_token, query_len, HEAD, NUM_HEADS)
+        num_done += 1
+        old_q_stage = q_stage
+        q_stage, q_phase = next_stage(q_stage, q_phase, NUM_AHEAD)
         mbarrier.wait(q_bars.index(q_stage), q_phase)
         pair = _read_number(work.index(4 * q_stage))
+    tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["num_works"])
 def hopper_prefill_kernel(
-    queries, keys, values, tiles_ptr, counter_ptr, out_ptr, scale_log2, num_works,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr, NUM_AHEAD: gl.constexpr,
+    queries, keys, values, tiles_ptr, counter_ptr, out, out_ptr, scale_log2, num_works,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces of work, a tile of the list for two query heads each, until none is left."""
     NUM_PAIRS: gl.constexpr = NUM_HEADS // 2
+    # A result leaves from where its queries lay, so that the next ones need another place.
+    NUM_AHEAD: gl.constexpr = 2
     NUM_QUERIES: gl.constexpr = queries.block_type.shape[0]
     TILE: gl.constexpr = keys.block_type.shape[0]
     HEAD_DIM: gl.constexpr = keys.block_type.shape[1]
@@ -209,11 +238,12 @@ def hopper_prefill_kernel(
         mbarrier.init(value_bars.index(NUM_STAGES + stage), count=2)
     bufs = (q_bufs, key_bufs, value_bufs, work)
     bars = (q_bars, key_bars, value_bars, turn_bars)
+    outs = (out, out_ptr)
     loads = (queries, keys, values, tiles_ptr, counter_ptr, num_works)
     gl.warp_specialize(
         [
-            (_consume, (out_ptr, scale_log2, bufs, bars, 0, NUM_HEADS)),
-            (_consume, (out_ptr, scale_log2, bufs, bars, 1, NUM_HEADS)),
+            (_consume, (outs, scale_log2, bufs, bars, 0, NUM_HEADS)),
+            (_consume, (outs, scale_log2, bufs, bars, 1, NUM_HEADS)),
             (produce, (loads, bufs, bars, NUM_PAIRS, GROUP)),
         ],
         [4, 1],

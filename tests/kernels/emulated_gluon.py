@@ -122,6 +122,12 @@ def _copy(source: Descriptor, place: Sequence[int], barrier: Barrier, target: Sh
     barrier.change(arrived=0, num_bytes=-source.block_type.nbytes)
 
 
+def _copy_back(target: Descriptor, place: Sequence[int], source: Shared) -> None:
+    (row, column), (num_rows, num_columns) = map(int, place), target.block_type.shape
+    found = target.rows[row : row + num_rows, column : column + num_columns]
+    found[...] = source.array[: found.shape[0], : found.shape[1]]
+
+
 def _product(
     left: Any, right: Shared, acc: Any, *, use_acc: bool = True, is_async: bool
 ) -> Callable[[], Any]:
@@ -226,16 +232,21 @@ def run_emulated(modules: Sequence[ModuleType], *arguments: Any, num_programs: i
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barriers",
         init=lambda barrier, count: setattr(barrier, "count", count),
-        wait=lambda barrier, phase: barrier.wait(phase),
+        wait=lambda barrier, phase, pred=True: barrier.wait(phase) if pred else None,
         expect=lambda barrier, num_bytes: barrier.change(arrived=1, num_bytes=num_bytes),
-        arrive=lambda barrier, count: barrier.change(arrived=count, num_bytes=0),
+        arrive=lambda barrier, count, pred=True: barrier.change(arrived=count, num_bytes=0) if pred else None,
     )
     given = [Pointer(item) if isinstance(item, np.ndarray) else item for item in arguments]
     for program in range(num_programs):
         names = {
             "gl": _language(program, num_programs),
             "mbarrier": mbarrier,
-            "tma": SimpleNamespace(async_copy_global_to_shared=_copy),
+            "fence_async_shared": lambda: None,
+            "tma": SimpleNamespace(
+                async_copy_global_to_shared=_copy,
+                async_copy_shared_to_global=_copy_back,
+                store_wait=lambda _number: None,
+            ),
             "warpgroup_mma": _product,
             "warpgroup_mma_wait": _wait_for_products,
         }
