@@ -2,7 +2,8 @@
 
 What paged_prefill_kernel does for rows without older cells, in the same order of operations, without the
 code for those: alone on an H200, 16 prompts of 1,024 tokens take 192 us instead of 225, one of 4,000 takes
-139 instead of 148. Knows nothing about caches or requests.
+139 instead of 148. On Hopper hopper_prefill_kernel is faster where it knows the heads. Knows nothing about
+caches or requests.
 
 Shapes: Q queries of a tile (tokens x heads of the group), D head dim (padded).
 """
