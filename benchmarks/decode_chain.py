@@ -24,6 +24,7 @@ E, H, K, D, F, V = 1024, 16, 8, 128, 3072, 151936
 NUM_LAYERS = 28
 NUM_POSITIONS = 4096
 BLOCK_SIZE = 16
+MEMORY_ROWS = 256
 EPS = 1e-6
 AnyTile = small_batch.Tile | ProjectionTile
 
@@ -98,7 +99,10 @@ class DecodeChain:
         self._splits = make_projection_workspace(device="cuda")
 
     def _rows(self, num_tensors: int, size: int) -> torch.Tensor:
-        return torch.randn(num_tensors, self.num_rows, size, device="cuda", dtype=torch.bfloat16)
+        # With memory behind the rows, as in a step, whose rows are the first ones of a workspace.
+        num_there = -(-self.num_rows // MEMORY_ROWS) * MEMORY_ROWS
+        rows = torch.randn(num_tensors, num_there, size, device="cuda", dtype=torch.bfloat16)
+        return rows[:, : self.num_rows]
 
     def step(self, kernels: Kernels, *, is_dependent: bool) -> None:
         """Launch all layers and the head."""

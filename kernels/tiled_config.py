@@ -36,6 +36,9 @@ class ProjectionTile:
     """Outputs are the larger side of a tensor core's product, of 64, and rows the other one."""
     most_ahead: int = 1 << 20
     """Most inputs of a tile whose weights the L2 cache is to read while the kernel in front runs."""
+    is_early: bool = True
+    """The kernel behind may start with this one; else when the kernels in front have ended, so that what it
+    reads ahead is not in the way of this one's rows."""
     is_tma: bool = True
     """Tiles are copied by the copy engine, where rows are aligned for it."""
 
@@ -82,6 +85,7 @@ def _tile(
     num_warps: int = 4,
     is_swapped: bool = False,
     most_ahead: int = 1 << 20,
+    is_early: bool = True,
 ) -> ProjectionTile:
     block_rows, block_outputs, block_inputs = blocks
     return ProjectionTile(
@@ -93,6 +97,7 @@ def _tile(
         num_splits=num_splits,
         is_swapped=is_swapped,
         most_ahead=most_ahead,
+        is_early=is_early,
     )
 
 
@@ -114,10 +119,10 @@ _TABLE = (
     ),
     _Tiles(
         most_rows=64,
-        wide=_tile((64, 32, 128), 5),
-        short=_tile((64, 32, 128), 4, 4),
-        long=_tile((64, 32, 128), 4, 4),
-        gated=_tile((64, 32, 128), 4),
+        wide=_tile((64, 32, 128), 5, is_early=False),
+        short=_tile((64, 32, 128), 4, 4, is_early=False),
+        long=_tile((64, 32, 128), 4, 4, is_early=False),
+        gated=_tile((64, 32, 128), 4, is_early=False),
     ),
     _Tiles(
         most_rows=128,

@@ -15,6 +15,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.row_squares import SQUARES_CHUNK, check_squares, sum_squares
+from kernels.rows_behind import with_rows_behind
 from kernels.small_batch_ref import check_projection, num_gated
 from kernels.tiled_config import (
     MAX_TILES,
@@ -171,7 +172,7 @@ def _launch(
     is_aligned = _is_aligned(x_RI) and _is_aligned(weight_OI)
     is_tma = tile.is_tma and is_aligned
     tiled_projection_kernel[(num_tiles, tile.num_splits)](
-        _source(x_RI, (tile.block_rows, tile.block_inputs), is_tma),
+        _source(with_rows_behind(x_RI, tile.block_rows), (tile.block_rows, tile.block_inputs), is_tma),
         _source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma),
         *(weight_OI, norm_weight_I, bias_O, out_RO),
         *((None, squares_RJ) if is_added else (squares_RJ, None)),
@@ -198,6 +199,7 @@ def _constants(tile: ProjectionTile) -> dict[str, Any]:
         "STAGES": tile.num_stages,
         "MOST_AHEAD": tile.most_ahead,
         "IS_SWAPPED": tile.is_swapped,
+        "IS_EARLY": tile.is_early,
         "num_warps": tile.num_warps,
     }
 

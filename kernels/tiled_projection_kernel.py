@@ -45,10 +45,11 @@ def read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.const
 def _begin(
     weight_ptr, is_reading, first_column, first_inner,
     I: tl.constexpr, O: tl.constexpr, BLOCK_O: tl.constexpr, NUM_AHEAD: tl.constexpr,  # noqa: E741
-    IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr,
+    IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr, IS_EARLY: tl.constexpr,
 ):  # fmt: skip
     """Have the L2 cache read a tile's first weights, constants, then wait for the kernels in front."""
-    gdc_launch_dependents()
+    if IS_EARLY:
+        gdc_launch_dependents()
     if IS_READ_AHEAD:
         ITEM_BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
         first_ptr = weight_ptr + first_column.to(tl.int64) * I + first_inner
@@ -57,6 +58,8 @@ def _begin(
         if IS_GATED:
             read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_AHEAD * ITEM_BYTES)
     gdc_wait()
+    if not IS_EARLY:
+        gdc_launch_dependents()
 
 
 @triton.jit
@@ -125,7 +128,8 @@ def tiled_projection_kernel(
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, IS_SWAPPED: tl.constexpr, IS_TMA: tl.constexpr, IS_READ_AHEAD: tl.constexpr,
-    MOST_AHEAD: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr, PDL: tl.constexpr,
+    MOST_AHEAD: tl.constexpr, IS_EARLY: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_O outputs of BLOCK_R rows, over one split of the inputs."""
     IS_WHOLE: tl.constexpr = I % (SPLITS * BLOCK_I) == 0
@@ -139,7 +143,7 @@ def tiled_projection_kernel(
     if PDL:
         _begin(
             weight_ptr, row_block == 0, first_column, first_inner, I, O, BLOCK_O, NUM_AHEAD,
-            IS_READ_AHEAD and IS_WHOLE, IS_GATED,
+            IS_READ_AHEAD and IS_WHOLE, IS_GATED, IS_EARLY,
         )  # fmt: skip
     row, column = first_row + tl.arange(0, BLOCK_R), first_column + tl.arange(0, BLOCK_O)
     prior, factor = 0.0, 1.0
@@ -153,7 +157,9 @@ def tiled_projection_kernel(
         I, O, BLOCK_R, BLOCK_O, BLOCK_I, NUM_INPUTS, STAGES, IS_SWAPPED, IS_TMA, IS_WHOLE, IS_GATED,
     )  # fmt: skip
     if squares_ptr is not None:
-        factor = (1.0 / tl.sqrt(tl.sum(squares, 1) / I + eps))[:, None]
+        factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / I + eps)
+        # Behind the last row lies anything, whose gates would overflow.
+        factor = tl.where(row < num_rows, factor, 0.0)[:, None]
     is_last = True
     if SPLITS > 1:
         tile = column_block.to(tl.int64) * num_row_blocks + row_block

@@ -140,6 +140,14 @@ def test_rows_may_be_strided_and_their_neighbours_stay(place: Any) -> None:
     assert (out[18:] == CANARY).all()
 
 
+def test_what_lies_behind_the_rows_does_not_matter(place: Any) -> None:
+    x, norm_weight, weight, _ = _tensors(place, 64, 64, 32)
+    tile = replace(TILE, is_tma=True)
+    alone = norm_linear(x[:17].clone(), norm_weight, weight, EPS, tile=tile)
+    x[17:] = float("nan")
+    assert torch.equal(norm_linear(x[:17], norm_weight, weight, EPS, tile=tile), alone)
+
+
 @pytest.mark.gpu
 def test_a_chain_started_early_gives_the_same(place: Any) -> None:
     if place.device == "cpu":
