@@ -33,6 +33,8 @@ class QkvRows:
     """Room for the query heads."""
     residual_TE: torch.Tensor | None = None
     """What was projected without its norm, which is left to who reads the rows: a factor of each."""
+    is_stored: bool = False
+    """Whether the query heads are there already, keys and values in their cells, and in place."""
 
 
 def rotate_and_store(
@@ -44,8 +46,11 @@ def rotate_and_store(
 ) -> torch.Tensor:
     """Write keys and values into their slots and return the query heads, ready for attention.
 
-    in_place writes keys, and values where they are not what the rows say, back to the rows, too.
+    in_place writes keys, and values where they are not what the rows say, back to the rows, too. Nothing
+    happens where all that is done.
     """
+    if rows.is_stored:
+        return rows.q_THD
     return qk_norm_rope_store(
         rows.qkv_TX,
         rows.positions_T,

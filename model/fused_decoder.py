@@ -10,13 +10,14 @@ Shapes: T packed tokens, R rows, E hidden, D head dim, P positions, F frequencie
 V vocabulary.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from kernels.attention_backend import LaneAttentionBackend
 from kernels.embed_rows import embed_rows
+from kernels.large_projection import can_rotate
 from kernels.logit_summary import LogitSummary
 from kernels.qkv_rows import QkvRows
 from model.attention import Attention
@@ -55,12 +56,15 @@ class RowLimits:
 # Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 20.7 us at 32 rows by the kernels of few rows,
 # 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the norm and
 # the head take 77 us at 8 rows, 81 at 32 and 83 at 64, with cuBLAS 84, 88 and 91 (streamed_projection.py).
-_LAYER_ROWS = MostRows(few_rows=32, tiled=256)
+# QKV and all that comes before attention takes 35 us in two launches at 1,536 rows, 32 with cuBLAS, at 2,048
+# 37 and 41, at 16,384 233 and 312; gates and ups 41 and 40, 41 and 53, 292 and 367 (large_projection.py).
+_ADDED_ROWS = MostRows(few_rows=32, tiled=256)
+_NORMED_ROWS = replace(_ADDED_ROWS, cublas=1536)
 ROW_LIMITS = RowLimits(
-    qkv=_LAYER_ROWS,
-    output=_LAYER_ROWS,
-    gate_up=_LAYER_ROWS,
-    down=_LAYER_ROWS,
+    qkv=_NORMED_ROWS,
+    output=_ADDED_ROWS,
+    gate_up=_NORMED_ROWS,
+    down=_ADDED_ROWS,
     head=MostRows(few_rows=2, tiled=0, streamed=64),
 )
 
@@ -173,10 +177,6 @@ class FusedDecoder:
         work, num_tokens = stream.work, len(step.input_ids_T)
         way = layer.qkv.way(num_tokens, ROW_LIMITS.qkv)
         is_raw = way is Way.CUBLAS and layer.qkv.can_scale_after
-        if is_raw:
-            stream.project_raw(layer.qkv, out_TO=work.qkv_TX)
-        else:
-            stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
         rows = QkvRows(
             qkv_TX=work.qkv_TX,
             positions_T=step.positions_T,
@@ -188,6 +188,13 @@ class FusedDecoder:
             q_THD=work.q_THD,
             residual_TE=work.residual_TE if is_raw else None,
         )
+        if way is Way.LARGE:
+            stream.project_heads(layer.qkv, rows, cache=cache)
+            rows = replace(rows, is_stored=True)
+        elif is_raw:
+            stream.project_raw(layer.qkv, out_TO=work.qkv_TX)
+        else:
+            stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
         step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)
         stream.add(layer.output, attended_TX, way=layer.output.way(num_tokens, ROW_LIMITS.output))
@@ -197,8 +204,10 @@ def _fused_layer(layer: DecoderLayer) -> FusedLayer:
     attention: Attention = layer.attention
     norms = [getattr(attention, name, None) for name in ("q_norm", "k_norm")]
     q_norm_D, k_norm_D = (None if norm is None else norm.weight for norm in norms)
+    qkv = make_projection(attention.qkv_proj, norm_I=layer.attention_norm.weight)
+    has_pairs = can_rotate(attention.num_heads, attention.num_kv_heads, attention.head_dim)
     return FusedLayer(
-        qkv=make_projection(attention.qkv_proj, norm_I=layer.attention_norm.weight),
+        qkv=replace(qkv, fits_large=qkv.fits_large and has_pairs),
         output=make_projection(attention.o_proj),
         gate_up=make_projection(layer.mlp.gate_up_proj, norm_I=layer.mlp_norm.weight),
         down=make_projection(layer.mlp.down_proj),

@@ -5,11 +5,13 @@ Knows nothing about what stands around it.
 Shapes: T rows, I inputs, O outputs.
 """
 
+import sys
 from dataclasses import dataclass
 from enum import Enum
 
 import torch
 
+from kernels.large_projection import can_project
 from kernels.small_batch import can_fuse
 from kernels.streamed_projection import can_stream
 from kernels.tiled_config import MOST_ROWS_OF_LARGE, is_large_weight
@@ -27,6 +29,8 @@ class Way(Enum):
     """kernels/streamed_projection.py, and a launch for the norm in front."""
     CUBLAS = "cublas"
     """cuBLAS, and a launch for each of the others."""
+    LARGE = "large"
+    """kernels/large_projection.py, all in one launch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +41,7 @@ class MostRows:
     tiled: int
     streamed: int = 0
     """Of a weight with many outputs."""
+    cublas: int = sys.maxsize
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +54,8 @@ class Projection:
     bias_O: torch.Tensor | None
     has_norm: bool
     """Whether the weight of the norm in front is in this weight."""
+    fits_large: bool = False
+    """Whether kernels/large_projection.py can compute it."""
 
     @property
     def can_scale_after(self) -> bool:
@@ -69,7 +76,9 @@ class Projection:
             return Way.STREAMED
         is_large = is_large_weight(*self.weight_OI.shape)
         most_tiled = min(most_rows.tiled, MOST_ROWS_OF_LARGE) if is_large else most_rows.tiled
-        return Way.TILED if num_rows <= most_tiled else Way.CUBLAS
+        if num_rows <= most_tiled:
+            return Way.TILED
+        return Way.LARGE if self.fits_large and num_rows > most_rows.cublas else Way.CUBLAS
 
     def __call__(self, x_TI: torch.Tensor, out_TO: torch.Tensor) -> None:
         """Compute it by cuBLAS."""
@@ -96,4 +105,5 @@ def make_projection(module: Linear, *, norm_I: torch.Tensor | None = None) -> Pr
         weight_IO=module.weight.t(),
         bias_O=module.bias,
         has_norm=norm_I is not None,
+        fits_large=module.bias is None and can_project(module.weight),
     )

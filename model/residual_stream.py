@@ -1,9 +1,9 @@
 """The residual stream of a fused forward pass: projections read it normalized, and add to it.
 
 cuBLAS adds where it projects; up to some hundreds of rows go through kernels that do norm, projection and
-gate or sum at once. Where several ranks share the model, the first adds its projection to the residual, the
-others leave the bare projection, and the sum over all ranks is the next residual: one message, and no kernel
-more. Knows nothing about layers or attention.
+gate or sum at once, and so do thousands, but for the sums. Where several ranks share the model, the first
+adds its projection to the residual, the others leave the bare projection, and the sum over all ranks is the
+next residual: one message, and no kernel more. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
 head dim, F intermediate, G = 2 * F, J sums of squares of a row.
@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
-from kernels import small_batch, tiled_projection
+from kernels import large_projection, small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
+from kernels.large_projection_ref import Heads
 from kernels.logit_summary import LogitSummary
+from kernels.qkv_rows import QkvRows
 from kernels.row_squares import SQUARES_CHUNK, num_sums, sum_squares
 from kernels.silu_mul import silu_mul
 from kernels.streamed_projection import streamed_projection
@@ -147,6 +149,13 @@ class ResidualStream:
             gate_up(self.normed(norm_E), work.gate_up_TG)
             silu_mul(work.gate_up_TG, work.gated_TF, is_dependent=True)
             return
+        if way is Way.LARGE:
+            squares_TJ = self._squares()
+            self._take_dependence()
+            large_projection.norm_gate_up_silu(
+                work.residual_TE, gate_up.weight_OI, self._eps, work.gated_TF, squares_RJ=squares_TJ
+            )
+            return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, gate_up, way)
         kernels.norm_gate_up_silu(
@@ -156,6 +165,28 @@ class ResidualStream:
             out=work.gated_TF,
             is_dependent=self._take_dependence(),
             **norm,
+        )
+
+    def project_heads(
+        self, qkv: Projection, rows: QkvRows, *, cache: tuple[torch.Tensor, torch.Tensor]
+    ) -> None:
+        """Write the heads of the normalized residual, ready for attention: to the rows and to the cache."""
+        heads = Heads(
+            positions_R=rows.positions_T,
+            cos_sin_PD=rows.cos_sin_PD,
+            q_weight_D=rows.q_norm_D,
+            k_weight_D=rows.k_norm_D,
+            eps=rows.eps,
+            key_cache_NSKD=cache[0],
+            value_cache_NSKD=cache[1],
+            slot_mapping_R=rows.slot_mapping_T,
+            out_q_RHD=rows.q_THD,
+            out_RX=rows.qkv_TX,
+        )
+        squares_TJ = self._squares()
+        self._take_dependence()
+        large_projection.norm_qkv_rotate(
+            self.work.residual_TE, qkv.weight_OI, self._eps, heads, squares_RJ=squares_TJ
         )
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
@@ -213,9 +244,13 @@ class ResidualStream:
         """Return how a kernel is to apply the norm."""
         squares: dict[str, Any] = {}
         if way is Way.TILED:
-            squares["squares_RJ"] = self.work.squares_TJ
-            if not self._has_squares:
-                is_dependent = self._take_dependence()
-                sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=is_dependent)
-            self._has_squares = True
+            squares["squares_RJ"] = self._squares()
         return {"norm_weight_I": None if projection.has_norm else norm_E, "is_normed": True, **squares}
+
+    def _squares(self) -> torch.Tensor:
+        """Return the residual's sums of squares."""
+        if not self._has_squares:
+            is_dependent = self._take_dependence()
+            sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=is_dependent)
+        self._has_squares = True
+        return self.work.squares_TJ

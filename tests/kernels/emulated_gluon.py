@@ -5,6 +5,7 @@ are waited for, not before, so that a buffer that is filled again too early give
 that nobody completes fails. Knows just what the kernels here use.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
 GENEROUS_SECONDS = 20
@@ -52,9 +54,14 @@ class Shared:
         """Return one buffer of some."""
         return Shared(self.array[int(number)])
 
-    def slice(self, start: int, length: int) -> "Shared":
+    def slice(self, start: int, length: int, dim: int = 0) -> "Shared":
         """Return some rows."""
+        assert dim == 0
         return Shared(self.array[start : start + length])
+
+    def reshape(self, shape: Sequence[int]) -> "Shared":
+        """Return a view."""
+        return Shared(self.array.reshape(shape))
 
     def permute(self, order: tuple[int, ...]) -> "Shared":
         """Return a view."""
@@ -105,27 +112,32 @@ class Barriers:
 
 
 class Descriptor:
-    """What the tensor memory accelerator reads: tiles of rows and columns, zero outside."""
+    """What the tensor memory accelerator reads and writes: blocks, zero outside."""
 
     layout = "tiles"
 
-    def __init__(self, rows: Any, block: Sequence[int]) -> None:
-        self.rows, self.dtype = rows, rows.dtype
-        self.block_type = SimpleNamespace(shape=list(block), nbytes=block[0] * block[1] * rows.itemsize)
+    def __init__(self, numbers: Any, block: Sequence[int]) -> None:
+        self._numbers, self.dtype = numbers, numbers.dtype
+        self.block_type = SimpleNamespace(shape=list(block), nbytes=math.prod(block) * numbers.itemsize)
+
+    def block(self, place: Sequence[int]) -> Any:
+        """Return a view of what there is of a block."""
+        sizes = self.block_type.shape
+        return self._numbers[
+            tuple(slice(int(at), int(at) + size) for at, size in zip(place, sizes, strict=True))
+        ]
 
 
 def _copy(source: Descriptor, place: Sequence[int], barrier: Barrier, target: Shared) -> None:
-    (row, column), (num_rows, num_columns) = map(int, place), source.block_type.shape
-    found = source.rows[row : row + num_rows, column : column + num_columns]
+    found = source.block(place)
     target.array[...] = 0
-    target.array[: found.shape[0], : found.shape[1]] = found
+    target.array[tuple(map(slice, found.shape))] = found
     barrier.change(arrived=0, num_bytes=-source.block_type.nbytes)
 
 
 def _copy_back(target: Descriptor, place: Sequence[int], source: Shared) -> None:
-    (row, column), (num_rows, num_columns) = map(int, place), target.block_type.shape
-    found = target.rows[row : row + num_rows, column : column + num_columns]
-    found[...] = source.array[: found.shape[0], : found.shape[1]]
+    found = target.block(place)
+    found[...] = source.array[tuple(map(slice, found.shape))]
 
 
 def _product(
@@ -142,8 +154,8 @@ def _product(
 
 
 def _wait_for_products(_num_left: int, deps: Sequence[Callable[[], Any]]) -> Any:
-    (compute,) = deps
-    return compute()
+    (product,) = deps
+    return product() if callable(product) else product
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
@@ -151,7 +163,17 @@ def _where(condition: Any, yes: Any, no: Any) -> Any:
 
 
 def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
-    return pointer.array[pointer.offset] if mask else other
+    if np.ndim(pointer.offset) == 0:
+        return pointer.array[pointer.offset] if mask else other
+    places, is_there = np.broadcast_arrays(pointer.offset, mask)
+    values = np.full(places.shape, other, pointer.array.dtype)
+    values[is_there] = pointer.array[places[is_there]]
+    return _tile(values)
+
+
+def _inline_asm(_code: str, _constraints: str, arguments: Sequence[Any], **_options: Any) -> Any:
+    """Compute the only thing that kernels use it for: a sigmoid."""
+    return _tile(1 / (1 + np.exp(-arguments[0])))
 
 
 def _store(pointer: Pointer, values: Any, mask: Any = True) -> None:
@@ -194,17 +216,22 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
     def no_layout(*_arguments: Any, **_options: Any) -> None:
         return None
 
+    def as_it_is(values: Any, _layout: Any, **_options: Any) -> Any:
+        return values
+
     return SimpleNamespace(
         float32=np.float32, int32=np.int32, int64=np.int64,
         BlockedLayout=no_layout, DotOperandLayout=no_layout, NVMMADistributedLayout=no_layout,
         SliceLayout=no_layout, SwizzledSharedLayout=no_layout, static_range=range,
         program_id=lambda _axis: program, num_programs=lambda _axis: num_programs, num_warps=lambda: 1,
         cdiv=lambda number, size: -(-number // size), minimum=np.minimum, maximum=np.maximum,
-        where=_where, exp2=np.exp2, convert_layout=lambda values, _layout: values,
+        where=_where, exp2=np.exp2, rsqrt=lambda values: 1 / np.sqrt(values), convert_layout=as_it_is,
+        reshape=np.reshape, permute=np.transpose, split=lambda values: (values[..., 0], values[..., 1]),
+        inline_asm_elementwise=_inline_asm, constexpr=None,
         max=lambda values, axis: values.max(axis), sum=lambda values, axis: values.sum(axis),
-        full=lambda shape, number, dtype, _layout: np.full(shape, number, dtype),
-        zeros=lambda shape, dtype, _layout: _tile(np.zeros(shape, dtype)),
-        arange=lambda start, end, _layout: _tile(np.arange(start, end)),
+        full=lambda shape, number, dtype, layout: _tile(np.full(shape, number, dtype)),  # noqa: ARG005
+        zeros=lambda shape, dtype, layout: _tile(np.zeros(shape, dtype)),  # noqa: ARG005
+        arange=lambda start, end, layout: _tile(np.arange(start, end)),  # noqa: ARG005
         load=_load, store=_store, atomic_add=_atomic_add, warp_specialize=_specialize,
         allocate_shared_memory=_allocate,
     )  # fmt: skip
@@ -214,12 +241,12 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
 def _patched(modules: Sequence[ModuleType], names: dict[str, Any]) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
-            functions = {
-                name: item.fn for name, item in vars(module).items() if isinstance(item, JITFunction)
+            plain = {
+                name: item.fn if isinstance(item, JITFunction) else item.value
+                for name, item in vars(module).items()
+                if isinstance(item, JITFunction | constexpr)
             }
-            for name, item in (
-                functions | {name: names[name] for name in names.keys() & vars(module)}
-            ).items():
+            for name, item in (plain | {name: names[name] for name in names.keys() & vars(module)}).items():
                 patch.setattr(module, name, item)
         yield
 
@@ -231,7 +258,7 @@ def run_emulated(modules: Sequence[ModuleType], *arguments: Any, num_programs: i
     """
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barriers",
-        init=lambda barrier, count: setattr(barrier, "count", count),
+        init=lambda barrier, count: setattr(barrier, "count", int(count)),
         wait=lambda barrier, phase, pred=True: barrier.wait(phase) if pred else None,
         expect=lambda barrier, num_bytes: barrier.change(arrived=1, num_bytes=num_bytes),
         arrive=lambda barrier, count, pred=True: barrier.change(arrived=count, num_bytes=0) if pred else None,

@@ -140,6 +140,7 @@ def set_ways(monkeypatch: pytest.MonkeyPatch, *ways: str) -> None:
         "few": MostRows(few_rows=32, tiled=32),
         "tiled": MostRows(few_rows=0, tiled=32),
         "cublas": MostRows(few_rows=0, tiled=0),
+        "large": MostRows(few_rows=0, tiled=0, cublas=0),
     }
     names = ("qkv", "output", "gate_up", "down", "head")
     limits = {name: most[way] for name, way in zip(names, ways, strict=True)}
@@ -232,6 +233,24 @@ def test_a_llama_model_has_no_norms_on_queries_and_keys(
     set_ways(monkeypatch, *ways)
     *both, _ = executors(checkpoint_folder("llama3_rope_v5_bias"))
     fused, plain = [run_short(executor) for executor in both]
+    assert fused.outputs == plain.outputs
+
+
+@pytest.mark.parametrize("others", [("cublas", "cublas"), ("tiled", "few")])
+def test_large_projections_take_what_stands_around_them_along(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, others: tuple[str, str]
+) -> None:
+    """Their kernels run on Hopper only: here their references do."""
+    from kernels import large_projection, large_projection_ref  # noqa: PLC0415
+    from model import fused_decoder, projection  # noqa: PLC0415
+
+    set_ways(monkeypatch, "large", others[0], "large", others[1], "cublas")
+    monkeypatch.setattr(projection, "can_project", lambda _: True)
+    monkeypatch.setattr(fused_decoder, "can_rotate", lambda *_: True)
+    for name in ("norm_gate_up_silu", "norm_qkv_rotate"):
+        monkeypatch.setattr(large_projection, name, getattr(large_projection_ref, f"{name}_ref"))
+    *both, _ = executors(checkpoint_folder("qwen3_gqa3"))
+    fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs
 
 

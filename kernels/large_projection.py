@@ -1,0 +1,177 @@
+"""Projections of thousands of rows, fused with what stands around them, on Hopper GPUs.
+
+The gated MLP's with its gate, and the QKV projection with all that stands between it and attention.
+Norms have no weight here: it is in the projection's. Knows nothing about models.
+
+Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows, J sums
+of squares of a row; in a QKV projection X = (H + 2 * K) * D, H query heads, K KV heads, D head dim.
+"""
+
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+
+from kernels.dependent_launch import HOPPER
+from kernels.large_projection_ref import Heads
+from kernels.qk_norm_rope_ref import check_qk_norm_rope_store
+from kernels.row_squares import check_squares
+from kernels.small_batch_ref import check_projection, num_gated
+
+try:
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    from kernels.large_gate_kernel import large_gate_kernel
+    from kernels.large_qkv_kernel import large_qkv_kernel
+except ImportError:  # a Triton without Gluon, or with another one: can_project says no
+    gl = None
+
+BLOCK_R, BLOCK_O, BLOCK_I = 128, 256, 64
+"""A tile's rows, weight rows and inputs of a stage; the kernels halve the first two."""
+NUM_STAGES = 4
+GROUP = 8
+"""Blocks of rows that are computed together."""
+MOST_SPAN = 8
+"""Of tiles with the same rows: at 16,384 rows QKV takes 253 us with 1, 236 with 2, 226 with 4, 223 with 8."""
+NUM_CONSUMERS = 2
+HEAD_DIM = 128
+OPTIONS = {"num_warps": 4, "maxnreg": 168}  # 12 warps with those that the kernels add
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    if gl is None or device.type != "cuda" or triton.knobs.runtime.interpret:
+        return False
+    return torch.cuda.get_device_capability(device) == HOPPER
+
+
+def can_project(weight_OI: torch.Tensor) -> bool:
+    """Tell whether these kernels fit this weight and its device; of QKV, the heads have to fit, too."""
+    num_outputs, num_inputs = weight_OI.shape
+    is_fitting = num_outputs % BLOCK_O == 0 and num_inputs % BLOCK_I == 0 and weight_OI.itemsize == 2
+    return is_fitting and _is_hopper(weight_OI.device)
+
+
+def can_rotate(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
+    """Tell whether norm_qkv_rotate fits such heads: a tile is two of a kind."""
+    return num_heads % 2 == num_kv_heads % 2 == 0 and head_dim == HEAD_DIM
+
+
+def norm_gate_up_silu(
+    x_RI: torch.Tensor,
+    weight_XI: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    *,
+    squares_RJ: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return out_RF = silu(gate) * up of x, normalized where its sums of squares are given.
+
+    Args:
+        x_RI: rows may be strided; can_project says whether the weight fits.
+        weight_XI: contiguous, of x's dtype.
+        eps: added to the mean of squares.
+        out: (R, F), of x's dtype.
+        squares_RJ: x's, as sum_squares writes them.
+
+    Raises:
+        ValueError: the shapes or dtypes do not fit each other.
+    """
+    F, num_inputs = num_gated(weight_XI), x_RI.shape[1]
+    check_projection(x_RI, weight_XI, None, None, out, F)
+    if squares_RJ is not None:
+        check_squares(squares_RJ, *x_RI.shape)
+    grid, span = _grid(x_RI, weight_XI)
+    large_gate_kernel[grid](
+        _rows(x_RI, BLOCK_R, BLOCK_I),
+        _tiles(weight_XI.view(2, F, num_inputs), [2, BLOCK_O // 2, BLOCK_I]),
+        _rows(out, BLOCK_R // NUM_CONSUMERS, BLOCK_O // 2),
+        squares_RJ,
+        len(x_RI),
+        span,
+        eps,
+        I=num_inputs,
+        O=F,
+        STAGES=NUM_STAGES,
+        GROUP=GROUP,
+        **OPTIONS,
+    )
+    return out
+
+
+def norm_qkv_rotate(
+    x_RI: torch.Tensor, weight_XI: torch.Tensor, eps: float, heads: Heads, *, squares_RJ: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the query heads of x @ weight.T, ready for attention; write keys and values.
+
+    What qk_norm_rope_store does to the product with keys_in_place, rounded once less. x is normalized where
+    its sums of squares are given; can_project and can_rotate say whether it fits.
+
+    Raises:
+        ValueError: the shapes or dtypes do not fit each other.
+    """
+    num_inputs, num_heads, num_kv_heads = (
+        x_RI.shape[1],
+        heads.out_q_RHD.shape[1],
+        heads.key_cache_NSKD.shape[2],
+    )
+    check_projection(x_RI, weight_XI, None, None, heads.out_RX, len(weight_XI))
+    if squares_RJ is not None:
+        check_squares(squares_RJ, *x_RI.shape)
+    constants = (heads.positions_R, heads.cos_sin_PD, heads.q_weight_D, heads.k_weight_D)
+    caches = (heads.key_cache_NSKD, heads.value_cache_NSKD, heads.slot_mapping_R)
+    check_qk_norm_rope_store(heads.out_RX, *constants, *caches, heads.out_q_RHD, num_heads, num_kv_heads)
+    block = (BLOCK_R // NUM_CONSUMERS, HEAD_DIM // 2)
+    grid, span = _grid(x_RI, weight_XI)
+    large_qkv_kernel[grid](
+        _rows(x_RI, BLOCK_R, BLOCK_I),
+        _tiles(weight_XI.view(-1, BLOCK_O, num_inputs), [1, BLOCK_O, BLOCK_I]),
+        _rows(heads.out_q_RHD.flatten(1), *block),
+        _rows(heads.out_RX, *block),
+        squares_RJ,
+        *constants,
+        *caches,
+        len(x_RI),
+        span,
+        eps,
+        heads.eps,
+        I=num_inputs,
+        H=num_heads,
+        K=num_kv_heads,
+        STAGES=NUM_STAGES,
+        GROUP=GROUP,
+        **OPTIONS,
+    )
+    return heads.out_q_RHD
+
+
+def _grid(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> tuple[tuple[int], int]:
+    """Return as many programs as run at once, and how many tiles each takes in a row."""
+    num_row_blocks, num_column_blocks = triton.cdiv(len(x_RI), BLOCK_R), len(weight_OI) // BLOCK_O
+    most = torch.cuda.get_device_properties(x_RI.device).multi_processor_count
+    span = choose_span(num_row_blocks, num_column_blocks, most)
+    return (min(num_row_blocks * num_column_blocks // span, most),), span
+
+
+@cache
+def choose_span(num_row_blocks: int, num_column_blocks: int, num_programs: int) -> int:
+    """Return how many tiles of the same rows a program takes in a row: as many as keep programs as busy."""
+
+    def num_rounds(span: int) -> int:
+        return triton.cdiv(num_row_blocks * num_column_blocks // span, num_programs) * span
+
+    spans = [span for span in range(1, MOST_SPAN + 1) if num_column_blocks % span == 0]
+    best: int = min(spans, key=lambda span: (num_rounds(span), -span))
+    return best
+
+
+def _rows(rows: torch.Tensor, *block: int) -> Any:
+    return _tiles(rows, list(block))
+
+
+def _tiles(numbers: torch.Tensor, block: list[int]) -> Any:
+    """Return what the copy engine reads or writes blocks by."""
+    dtype = gl.float16 if numbers.dtype == torch.float16 else gl.bfloat16
+    return TensorDescriptor.from_tensor(numbers, block, gl.NVMMASharedLayout.get_default_for(block, dtype))

@@ -1,0 +1,78 @@
+"""Compile large_projection's kernels for a Hopper GPU where there is none; print each one's shared memory.
+
+    python -m tests.kernels.compile_large
+
+Run as a process of its own: Triton's interpreter, which other kernel tests use, must be off.
+"""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from kernels import large_projection
+from kernels.large_projection_ref import Heads
+
+NUM_ROWS, E, F, H, K, D = 4000, 1024, 3072, 16, 8, 128
+
+
+class NoGpu:
+    """Takes the place of Triton's driver, as far as compiling needs one."""
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:  # noqa: ARG002
+        return 0
+
+
+class Compiling:
+    """Takes the place of a kernel: what would be launched is compiled."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __getitem__(self, grid: tuple[int]) -> Any:
+        def compile_it(*arguments: Any, **options: Any) -> None:
+            compiled = self._kernel.warmup(*arguments, grid=grid, **options)
+            sys.stdout.write(f"{self._kernel.fn.__name__} {compiled.metadata.shared}\n")
+
+        return compile_it
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Return numbers, of which nothing is asked but where they lie."""
+    return torch.zeros(shape, dtype=torch.bfloat16)
+
+
+def main() -> None:
+    """Compile both."""
+    driver.set_active(NoGpu())
+    setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))  # noqa: B010
+    for name in ("large_gate_kernel", "large_qkv_kernel"):
+        setattr(large_projection, name, Compiling(getattr(large_projection, name)))
+    x, squares = numbers(NUM_ROWS, E), torch.ones(NUM_ROWS, E // 32)
+    large_projection.norm_gate_up_silu(x, numbers(2 * F, E), 1e-6, numbers(NUM_ROWS, F), squares_RJ=squares)
+    heads = Heads(
+        positions_R=torch.zeros(NUM_ROWS, dtype=torch.int32),
+        cos_sin_PD=torch.ones(4096, D),
+        q_weight_D=numbers(D),
+        k_weight_D=numbers(D),
+        eps=1e-6,
+        key_cache_NSKD=numbers(2, 16, K, D),
+        value_cache_NSKD=numbers(2, 16, K, D),
+        slot_mapping_R=torch.zeros(NUM_ROWS, dtype=torch.int64),
+        out_q_RHD=numbers(NUM_ROWS, H, D),
+        out_RX=numbers(NUM_ROWS, (H + 2 * K) * D),
+    )
+    large_projection.norm_qkv_rotate(x, numbers((H + 2 * K) * D, E), 1e-6, heads, squares_RJ=squares)
+
+
+if __name__ == "__main__":
+    main()
