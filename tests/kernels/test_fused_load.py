@@ -10,6 +10,7 @@ import torch
 
 from model.config import read_model_config
 from model.load import MODEL_CLASSES
+from worker_svc.batch.admission_layout import padded_admissions
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import captured_token_counts, mixed_sizes, padded_shape
@@ -66,4 +67,5 @@ def test_every_padded_step_fits_a_staging_buffer(
             shape = padded_shape(
                 num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tokens_per_tile=tokens_per_tile
             )
-            assert packed_starts(mixed_sizes(shape))[-1] <= staging_words(limits)
+            admitted = padded_admissions(num_tokens, block_size=limits.block_size, words_per_lane=14)
+            assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)

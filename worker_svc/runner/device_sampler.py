@@ -71,7 +71,9 @@ class DeviceSampler:
         self.flavours = {flavour: flavour for flavour in SamplingFlavour} | {SamplingFlavour.DRAWN: drawn}
         """What a batch asks for -> the flavour of the step that does it: fewer need to be captured."""
         words_CL = allocate_lane_words(limits.max_num_seqs, device)
-        self._words_W = words_CL.view(-1)
+        self.words_W = words_CL.new_zeros(words_CL.numel() + 1)
+        """All lanes' parameters and seeds, and a spare word behind them."""
+        words_CL = self.words_W[:-1].view_as(words_CL)
         self._tables = allocate_lane_sampling(limits.max_num_seqs, device, words_CL)
         self._token_pool_LP = token_pool_LP
         self._workspace = allocate_sampler_workspace(
@@ -84,9 +86,18 @@ class DeviceSampler:
 
     def list_writes(self, admissions: tuple[Admission, ...]) -> Iterator[CellWrite]:
         """Yield what puts the parameters of newly admitted lanes there."""
-        yield parameter_write(self._words_W, admissions, num_lanes=len(self._tables.seed_L))
+        yield parameter_write(self.words_W, admissions, num_lanes=len(self._tables.seed_L))
+        yield from self.list_rare_writes(admissions)
+
+    def list_rare_writes(self, admissions: tuple[Admission, ...]) -> Iterator[CellWrite]:
+        """Yield of it what only few lanes have."""
         for admission in admissions:
-            yield from self._list_rare_writes(admission)
+            sampling, tables, lane = admission.sampling, self._tables, admission.lane
+            if len(sampling.bias_token_ids):
+                yield _lane_write(tables.bias_token_ids_LX, lane, values=sampling.bias_token_ids)
+                yield _lane_write(tables.bias_values_LX, lane, values=sampling.bias_values)
+            if sampling.min_tokens:
+                yield _lane_write(tables.stop_token_ids_LY, lane, values=sampling.stop_token_ids)
 
     def summary(self, rows: SampledRows, flavour: SamplingFlavour) -> LogitSummary | None:
         """Return what the kernel that computes these rows' logits is to write for sample, if it can."""
@@ -141,15 +152,6 @@ class DeviceSampler:
             out_logprob_ids_BK=self.logprob_ids_RK[:num_rows] if is_full else None,
             out_logprobs_BK=self.logprobs_RK[:num_rows] if is_full else None,
         )
-
-    def _list_rare_writes(self, admission: Admission) -> Iterator[CellWrite]:
-        """Yield what only few lanes have."""
-        sampling, tables, lane = admission.sampling, self._tables, admission.lane
-        if len(sampling.bias_token_ids):
-            yield _lane_write(tables.bias_token_ids_LX, lane, values=sampling.bias_token_ids)
-            yield _lane_write(tables.bias_values_LX, lane, values=sampling.bias_values)
-        if sampling.min_tokens:
-            yield _lane_write(tables.stop_token_ids_LY, lane, values=sampling.stop_token_ids)
 
 
 def _lane_write(table_LX: torch.Tensor, lane: int, *, values: npt.NDArray[Any]) -> CellWrite:

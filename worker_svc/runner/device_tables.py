@@ -21,11 +21,11 @@ class DeviceTables:
 
     def __init__(self, limits: TableLimits, writer: CellWriter, *, device: torch.device) -> None:
         num_lanes, num_columns = limits.max_num_seqs, limits.max_blocks_per_seq
+        num_positions = limits.max_model_len + 1
         # Zeros, because a row that was never written may be read, though never used.
-        self.token_pool_LP = torch.zeros(
-            (num_lanes, limits.max_model_len + 1), dtype=torch.int32, device=device
-        )
-        self._tokens_W = self.token_pool_LP.view(-1)
+        self.tokens_W = torch.zeros(num_lanes * num_positions + 1, dtype=torch.int32, device=device)
+        """All cells of the token pool, and a spare one behind them."""
+        self.token_pool_LP = self.tokens_W[:-1].view(num_lanes, num_positions)
         # One row more, for the appends of padding.
         cells_W = torch.zeros((num_lanes + 1) * num_columns, dtype=torch.int32, device=device)
         self.block_cells_W = cells_W
@@ -36,7 +36,7 @@ class DeviceTables:
 
     def list_writes(self, admissions: tuple[Admission, ...]) -> Iterator[CellWrite]:
         """Yield what puts the known tokens and the blocks of newly admitted lanes there."""
-        tokens_W, num_positions = self._tokens_W, self.token_pool_LP.shape[1]
+        tokens_W, num_positions = self.tokens_W, self.token_pool_LP.shape[1]
         for admission in admissions:
             lane = admission.lane
             yield row_write(tokens_W, admission.token_ids, first=lane * num_positions)

@@ -7,7 +7,6 @@ Legend: W int32 words.
 
 from collections.abc import Callable
 from functools import partial
-from itertools import chain
 
 import torch
 
@@ -19,6 +18,7 @@ from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
 from worker_svc.runner.device_times import EventClock, StepTiming
 from worker_svc.runner.interface import LaunchedStep
+from worker_svc.runner.lane_admissions import LaneAdmissions
 from worker_svc.runner.mixed_step import MixedStep
 from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
 from worker_svc.runner.step_parts import StepParts
@@ -47,8 +47,9 @@ class FusedModelRunner:
     ) -> None:
         self._parts = parts
         self._batch_sizes = batch_sizes
+        self._admissions = LaneAdmissions(parts)
         self._decode = DecodeStep(parts)
-        self._mixed = MixedStep(parts, has_graphs=has_graphs)
+        self._mixed = MixedStep(parts, self._admissions, has_graphs=has_graphs)
         self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
         self._token_ids: dict[int, torch.Tensor] = {}
         """First rows of what the last step sampled, kept: slicing takes 2 us."""
@@ -66,25 +67,25 @@ class FusedModelRunner:
         """
         if self._clock is not None:
             self._clock.begin()
-        if admissions:
-            self._admit(admissions)
         if batch.is_decode:
             num_rows = choose_batch_size(batch.num_rows, self._batch_sizes)
             if len(batch.appends) <= num_rows:
+                if admissions:
+                    self._admit(admissions)
                 return self._launch_decode(batch, num_rows)
-        return self._launch_mixed(batch)
+        return self._launch_mixed(batch, admissions)
 
     @torch.inference_mode()
     def _admit(self, admissions: tuple[Admission, ...]) -> None:
-        parts = self._parts
-        parts.writer.write(chain(parts.tables.list_writes(admissions), parts.sampler.list_writes(admissions)))
+        self._admissions.write(admissions)
 
     @torch.inference_mode()
-    def _launch_mixed(self, batch: InputBatch) -> LaunchedStep:
+    def _launch_mixed(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
         self._parts.tables.append(batch.appends)
         if batch.num_rows == 0:
+            self._admissions.write(admissions)
             return EmptyStep()
-        num_sampling = self._mixed.launch(batch)
+        num_sampling = self._mixed.launch(batch, admissions)
         if num_sampling == 0:
             return EmptyStep()
         is_full = batch.sampling_flavour == SamplingFlavour.FULL

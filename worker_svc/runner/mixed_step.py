@@ -23,9 +23,11 @@ from kernels.prefill_tiles import (
 )
 from kernels.prepare import prepare_decode
 from model.fused_decoder import FusedStep
+from worker_svc.batch.admission_layout import AdmissionShape
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import (
+    MakeTiles,
     MixedShape,
     are_lone_prompts,
     captured_token_counts,
@@ -36,8 +38,11 @@ from worker_svc.batch.mixed_layout import (
     write_mixed,
     write_padding,
 )
+from worker_svc.batch.step import Admission
 from worker_svc.runner.cuda_graphs import CudaGraphs
+from worker_svc.runner.lane_admissions import LaneAdmissions
 from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
+from worker_svc.runner.packed_upload import Arrays, RepeatedUpload
 from worker_svc.runner.step_parts import StepParts
 
 
@@ -52,20 +57,22 @@ class CapturedKind(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedInputs:
-    """Where a captured step reads, and where it leaves its result."""
+    """What a captured step reads."""
 
     shape: MixedShape
+    admitted: AdmissionShape
     config: PrefillConfig
-    uploaded: Uploaded
-    """The same views at each upload of this shape."""
+    upload: RepeatedUpload
 
 
 class MixedStep:
     """Steps of any rows, over one memory."""
 
-    def __init__(self, parts: StepParts, *, has_graphs: bool) -> None:
+    def __init__(self, parts: StepParts, admissions: LaneAdmissions, *, has_graphs: bool) -> None:
         max_tokens, device = parts.limits.max_num_batched_tokens, parts.device
         self._parts = parts
+        self._admissions = admissions
+        self._most_admitted = admissions.padded_shape(max_tokens)
         self._input_ids_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         self._slot_mapping_T = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._seq_lens_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
@@ -75,17 +82,22 @@ class MixedStep:
         self._inputs: dict[CapturedKind, CapturedInputs] = {}
         self._sampling = MixedSampling(parts, has_graphs=has_graphs)
 
-    def launch(self, batch: InputBatch) -> int:
+    def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> int:
         """Queue all kernels of the step; tokens go to the pool and the parts.
+
+        Args:
+            batch: The step, of some rows.
+            admissions: Lanes that are put into the tables before.
 
         Returns:
             How many rows sample.
         """
         num_tokens = choose_token_count(batch.num_tokens, self._token_counts)
         if num_tokens is None:
-            on_device = self._launch_eager(batch)
+            on_device = self._launch_eager(batch, admissions)
         else:
-            on_device = self._replay(batch, CapturedKind(num_tokens, are_lone_prompts(batch)))
+            kind = CapturedKind(num_tokens, are_lone_prompts(batch))
+            on_device = self._replay(kind, batch, admissions=admissions)
         num_sampling = len(batch.sampling_places.lanes)
         if num_sampling:
             self._sampling.launch(on_device, num_rows=num_sampling, flavour=batch.sampling_flavour)
@@ -107,11 +119,19 @@ class MixedStep:
     def _capture(self, kind: CapturedKind) -> None:
         """Capture such a step; running it once, as that takes, changes nothing."""
         assert self._graphs is not None, "there are no graphs to capture"
-        shape = self._padded_shape(kind)
+        shape, admitted = self._padded_shape(kind), self._admissions.padded_shape(kind.num_tokens)
+        upload = RepeatedUpload(self._parts.upload, mixed_sizes(shape) | admitted.sizes)
+
+        def fill(arrays: Arrays) -> None:
+            write_padding({name: arrays[name] for name in mixed_sizes(shape)})
+            self._admissions.fill(arrays, ())
+
+        upload.send(fill)
         self._inputs[kind] = CapturedInputs(
             shape=shape,
+            admitted=admitted,
             config=self._config(kind.num_tokens, are_new=kind.are_lone),
-            uploaded=self._upload_padding(shape),
+            upload=upload,
         )
         self._graphs.capture(kind)
 
@@ -130,40 +150,57 @@ class MixedStep:
         self._parts.upload.send(sizes, write_padding)
         return self._parts.upload.views(sizes)
 
-    def _launch_eager(self, batch: InputBatch) -> Uploaded:
+    def _launch_eager(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> Uploaded:
+        admissions, admitted = self._admissions.join(admissions, self._most_admitted)
         config = self._config(int(batch.query_lens.max()), are_new=batch.are_prompts_new)
         shape = exact_shape(
             batch,
             max_num_seqs=self._parts.limits.max_num_seqs,
             tokens_per_tile=tokens_per_tile(config, self._parts.group),
         )
-        self._send(batch, shape, config)
-        on_device = self._parts.upload.views(mixed_sizes(shape))
+        sizes = mixed_sizes(shape) | (admitted.sizes if admissions else {})
+
+        def fill(arrays: Arrays) -> None:
+            write_mixed(arrays, batch, shape=shape, make_tiles=self._make_tiles(config))
+            if admissions:
+                self._admissions.fill(arrays, admissions)
+
+        self._parts.upload.send(sizes, fill)
+        on_device = self._parts.upload.views(sizes)
+        if admissions:
+            self._admissions.launch(on_device)
         self._forward(on_device, shape, config)
         return on_device
 
-    def _replay(self, batch: InputBatch, kind: CapturedKind) -> Uploaded:
+    def _replay(
+        self, kind: CapturedKind, batch: InputBatch, *, admissions: tuple[Admission, ...]
+    ) -> Uploaded:
         assert self._graphs is not None, "there is nothing to replay"
         if kind not in self._inputs:
             self._capture(kind)
         inputs = self._inputs[kind]
-        self._send(batch, inputs.shape, inputs.config)
+        admissions, _ = self._admissions.join(admissions, inputs.admitted)
+
+        def fill(arrays: Arrays) -> None:
+            write_mixed(arrays, batch, shape=inputs.shape, make_tiles=self._make_tiles(inputs.config))
+            self._admissions.fill(arrays, admissions)
+
+        inputs.upload.send(fill)
         self._graphs.replay(kind)
-        return inputs.uploaded
+        return inputs.upload.views
 
     def _launch_captured(self, kind: CapturedKind) -> None:
         inputs = self._inputs[kind]
-        self._forward(inputs.uploaded, inputs.shape, inputs.config)
+        self._admissions.launch(inputs.upload.views)
+        self._forward(inputs.upload.views, inputs.shape, inputs.config)
 
     def _config(self, max_seqlen_q: int, *, are_new: bool) -> PrefillConfig:
         return choose_prefill_config(
             max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group, are_new=are_new
         )
 
-    def _send(self, batch: InputBatch, shape: MixedShape, config: PrefillConfig) -> None:
-        make_tiles = partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
-        fill = partial(write_mixed, batch=batch, shape=shape, make_tiles=make_tiles)
-        self._parts.upload.send(mixed_sizes(shape), fill)
+    def _make_tiles(self, config: PrefillConfig) -> MakeTiles:
+        return partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
 
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
         """Queue the model's kernels."""

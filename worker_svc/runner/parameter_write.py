@@ -15,6 +15,7 @@ from worker_svc.batch.step import Admission, Int32Array, Int64Array
 from worker_svc.runner.cell_writer import CellWrite
 
 _NUM_PARAMETERS = len(WORD_DTYPES)
+WORDS_PER_LANE = _NUM_PARAMETERS + 2
 _WORDS = Struct(
     "<" + "".join("f" if dtype.is_floating_point else "i" for dtype in WORD_DTYPES.values()) + "Q"
 )
@@ -28,17 +29,23 @@ def parameter_write(words_W: torch.Tensor, admissions: tuple[Admission, ...], *,
         admissions: At least one.
         num_lanes: L.
     """
+    cells_W = parameter_cells(admissions, num_lanes=num_lanes)
+    return CellWrite(words_W, cells_W, parameter_words(admissions))
+
+
+def parameter_cells(admissions: tuple[Admission, ...], *, num_lanes: int) -> Int64Array:
+    """Return where the parameters of these lanes are, one lane's after another's; see ``parameter_write``."""
     lanes_A1 = np.array([[admission.lane] for admission in admissions], np.int64)
     first_C, stride_C = _cells_of_first_lanes(num_lanes)
     cells_AC = first_C + lanes_A1 * stride_C
-    return CellWrite(words_W, cells_AC.ravel(), _parameter_words(admissions).ravel())
+    return cells_AC.ravel()
 
 
-def _parameter_words(admissions: tuple[Admission, ...]) -> Int32Array:
-    """Return words_AC."""
+def parameter_words(admissions: tuple[Admission, ...]) -> Int32Array:
+    """Return what they become, likewise."""
     # A record array takes ten times as long to make.
     data = b"".join([_WORDS.pack(*_parameters(admission)) for admission in admissions])
-    return np.frombuffer(data, np.int32).reshape(len(admissions), -1)
+    return np.frombuffer(data, np.int32)
 
 
 @cache

@@ -1,0 +1,126 @@
+"""Lays newly admitted lanes out as arrays that travel with a step's own: table cells, and what they become.
+
+A captured step has room for some tokens, blocks and parameters, and what is over goes to cells that nobody
+reads. Knows nothing about graphs or devices, nor what parameters mean.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from worker_svc.batch.step import Admission, Int32Array, Int64Array
+
+_MOST_ADMISSIONS = 32
+"""Of a captured step; more of them are written by themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionShape:
+    """Sizes of the arrays."""
+
+    num_tokens: int
+    num_blocks: int
+    num_words: int
+    """Of parameters."""
+
+    def holds(self, other: "AdmissionShape") -> bool:
+        """Tell whether arrays of these sizes have room for those of ``other``."""
+        return (
+            other.num_tokens <= self.num_tokens
+            and other.num_blocks <= self.num_blocks
+            and other.num_words <= self.num_words
+        )
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Words of each array, in the order in which they lie; a cell takes two."""
+        return {
+            "token_cells": 2 * self.num_tokens,
+            "token_values": self.num_tokens,
+            "block_cells": 2 * self.num_blocks,
+            "block_values": self.num_blocks,
+            "parameter_cells": 2 * self.num_words,
+            "parameter_values": self.num_words,
+        }
+
+
+NO_ADMISSIONS = AdmissionShape(num_tokens=0, num_blocks=0, num_words=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneTables:
+    """How the tables lie, whose cells are numbered row by row, and which cells nobody reads."""
+
+    num_positions: int
+    """Of a lane's tokens."""
+    spare_token: int
+    num_columns: int
+    """Of a lane's blocks."""
+    spare_block: int
+    spare_word: int
+
+
+def padded_admissions(num_tokens: int, *, block_size: int, words_per_lane: int) -> AdmissionShape:
+    """Return the shape of a captured step of so many tokens: those of prompts that begin with it fit."""
+    return AdmissionShape(
+        num_tokens=num_tokens,
+        num_blocks=num_tokens // block_size + _MOST_ADMISSIONS,
+        num_words=_MOST_ADMISSIONS * words_per_lane,
+    )
+
+
+def exact_admissions(admissions: tuple[Admission, ...], *, words_per_lane: int) -> AdmissionShape:
+    """Return the shape of just these."""
+    return AdmissionShape(
+        num_tokens=sum([len(admission.token_ids) for admission in admissions]),
+        num_blocks=sum([len(admission.block_ids) for admission in admissions]),
+        num_words=words_per_lane * len(admissions),
+    )
+
+
+def write_admissions(
+    arrays: Mapping[str, Int32Array],
+    admissions: tuple[Admission, ...],
+    *,
+    tables: LaneTables,
+    parameters: tuple[Int64Array, Int32Array],
+) -> None:
+    """Write what puts the lanes' tokens, blocks and parameters into their tables.
+
+    Args:
+        arrays: To be overwritten, of ``AdmissionShape.sizes``, which hold them.
+        admissions: May be none.
+        tables: How they lie.
+        parameters: The cells of the lanes' parameters, and what they become.
+    """
+    _write_rows(
+        arrays["token_cells"],
+        arrays["token_values"],
+        ((one.lane * tables.num_positions, one.token_ids) for one in admissions),
+        spare=tables.spare_token,
+    )
+    _write_rows(
+        arrays["block_cells"],
+        arrays["block_values"],
+        ((one.lane * tables.num_columns, one.block_ids) for one in admissions),
+        spare=tables.spare_block,
+    )
+    cells, values = parameters
+    all_cells = arrays["parameter_cells"].view(np.int64)
+    all_cells[: len(cells)] = cells
+    all_cells[len(cells) :] = tables.spare_word
+    arrays["parameter_values"][: len(cells)] = values
+
+
+def _write_rows(
+    cells: Int32Array, values: Int32Array, rows: Iterable[tuple[int, Int32Array]], *, spare: int
+) -> None:
+    """Write each row's cells, the first of which is told, and values."""
+    cells_64 = cells.view(np.int64)
+    end = 0
+    for first, row in rows:
+        start, end = end, end + len(row)
+        cells_64[start:end] = np.arange(first, first + len(row))
+        values[start:end] = row
+    cells_64[end:] = spare
