@@ -34,6 +34,47 @@ class Timing:
     """Host time of planning and folding each step."""
 
 
+class InProcess:
+    """A core and an executor in one epoch, in which requests run again and again.
+
+    Args:
+        executor: The worker's.
+        limits: The worker's.
+        max_num_waiting: The most requests that are run at once.
+    """
+
+    def __init__(self, executor: Executor, limits: TableLimits, *, max_num_waiting: int) -> None:
+        self.core = Scheduler(_core_limits(limits, max_num_waiting))
+        self._executor = executor
+        executor.start_epoch()
+
+    def run(
+        self, requests: list[Request], *, depth: int, before_step: Callable[[int], None] = lambda _: None
+    ) -> Timing:
+        """Run the requests to their ends.
+
+        Args:
+            requests: All arrive at once, before the clock starts.
+            depth: Steps in flight before the oldest result is folded.
+            before_step: Told each step's number, from 0.
+        """
+        core, executor, timing = self.core, self._executor, Timing()
+        for request in requests:
+            core.add(request)
+        pending: deque[PendingStep] = deque()
+        start = time.perf_counter()
+        while True:
+            while len(pending) < depth and (
+                launched := _launch(core, executor, timing, before_step=before_step)
+            ):
+                pending.append(launched)
+            if not pending:
+                break
+            _fold(core, pending.popleft(), timing)
+        timing.total_seconds = time.perf_counter() - start
+        return timing
+
+
 def run_requests(
     executor: Executor,
     limits: TableLimits,
@@ -42,29 +83,9 @@ def run_requests(
     depth: int,
     before_step: Callable[[int], None] = lambda _: None,
 ) -> Timing:
-    """Run the requests to their ends in a new epoch.
-
-    Args:
-        executor: The worker's.
-        limits: The worker's.
-        requests: All arrive at once, before the clock starts.
-        depth: Steps in flight before the oldest result is folded.
-        before_step: Told each step's number, from 0.
-    """
-    core, timing = Scheduler(_core_limits(limits, len(requests))), Timing()
-    executor.start_epoch()
-    for request in requests:
-        core.add(request)
-    pending: deque[PendingStep] = deque()
-    start = time.perf_counter()
-    while True:
-        while len(pending) < depth and (launched := _launch(core, executor, timing, before_step=before_step)):
-            pending.append(launched)
-        if not pending:
-            break
-        _fold(core, pending.popleft(), timing)
-    timing.total_seconds = time.perf_counter() - start
-    return timing
+    """Run the requests to their ends in a new epoch; see InProcess."""
+    process = InProcess(executor, limits, max_num_waiting=len(requests))
+    return process.run(requests, depth=depth, before_step=before_step)
 
 
 def _launch(

@@ -17,7 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from benchmarks.in_process import run_requests
+from benchmarks.in_process import InProcess
 from benchmarks.step_loop import DEFAULT_MODEL, MAX_MODEL_LEN, TEMPERATURE, _choose_cases, _requests
 from benchmarks.workload import Case
 from worker_svc.config import WorkerConfig
@@ -58,34 +58,37 @@ def main() -> None:
 class _Marks:
     """Marks in the device's queue, and when they were set by the host's clock."""
 
-    def __init__(self, worker: LoadedWorker) -> None:
-        self._worker = worker
-        self._executor: Any = worker.executor
+    def __init__(self, worker: LoadedWorker, case: Case) -> None:
+        self._case = case
+        self._runner: Any = worker.executor._runner  # type: ignore[attr-defined]
+        self._process = InProcess(worker.executor, worker.info.limits, max_num_waiting=len(case[0]))
         self._spare = torch.zeros(1, device="cuda")
         self.events = {name: torch.cuda.Event(enable_timing=True) for name in ("arrival", "result")}  # type: ignore[no-untyped-call]
         self.model: Any = None
         self.times_ns: dict[str, int] = {}
-        self.first_launch_ns = 0
         self.last_end: Any = None
 
-    def run(self, case: Case, number: int) -> dict[str, float]:
+    def run(self, number: int) -> dict[str, float]:
         """Run the requests once; return microseconds."""
         self.model = None
+        requests = _requests(self._case, number, TEMPERATURE)
+        self._process.core.flush_prefix_cache()
         with ExitStack() as stack:
-            self._wrap(stack, self._executor, "start_epoch", after=self._mark_arrival)
             self._wrap(stack, MixedStep, "_forward", before=self._mark_model)
-            mixed = self._executor._runner._mixed
+            mixed = self._runner._mixed
             if mixed._graphs is not None:
                 self._wrap(stack, mixed._graphs, "replay", before=self._mark_model)
+            self._wrap(stack, self._runner, "launch", before=self._mark_applied)
             self._wrap(stack, DownloadingStep, "wait", after=self._mark_result)
-            requests = _requests(case, number, TEMPERATURE)
-            limits = self._worker.info.limits
-            timing = run_requests(self._worker.executor, limits, requests=requests, depth=2)
+            self._mark_arrival()
+            timing = self._process.run(requests, depth=2, before_step=self._mark_planned)
         torch.cuda.synchronize()
         events, times = self.events, self.times_ns
         return {
             "to model": 1e3 * events["arrival"].elapsed_time(self.model),
-            "host to model": (times["model"] - times["arrival"]) / 1e3,
+            "planned": (times["planned"] - times["arrival"]) / 1e3,
+            "applied": (times["applied"] - times["planned"]) / 1e3,
+            "launched": (times["model"] - times["applied"]) / 1e3,
             "to result": 1e3 * self.last_end.elapsed_time(events["result"]),
             "arrival to result": (times["result"] - times["arrival"]) / 1e3,
             "device": 1e3 * self.model.elapsed_time(self.last_end),
@@ -106,11 +109,19 @@ class _Marks:
 
         stack.enter_context(patch.object(owner, name, wrapped))
 
-    def _mark_arrival(self, *_: Any) -> None:
+    def _mark_arrival(self) -> None:
         torch.cuda.synchronize()
         self._spare.fill_(1)
         self.events["arrival"].record()
         self.times_ns["arrival"] = time.perf_counter_ns()
+
+    def _mark_planned(self, step: int) -> None:
+        if step == 0:
+            self.times_ns["planned"] = time.perf_counter_ns()
+
+    def _mark_applied(self, *_: Any) -> None:
+        if self.model is None:
+            self.times_ns["applied"] = time.perf_counter_ns()
 
     def _mark_model(self, *_: Any) -> None:
         if self.model is None:
@@ -126,13 +137,13 @@ class _Marks:
 
 
 def _measure(name: str, case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:
-    marks = _Marks(worker)
-    rounds = [marks.run(case, number) for number in range(3 + arguments.rounds)][3:]
+    marks = _Marks(worker, case)
+    rounds = [marks.run(number) for number in range(3 + arguments.rounds)][3:]
     medians = {key: float(np.median([each[key] for each in rounds])) for key in rounds[0]}
     print(f"{name}, us: " + ", ".join(f"{key} {value:.0f}" for key, value in medians.items()), flush=True)
     profiler: Any = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
     with profiler:
-        marks.run(case, -1)
+        marks.run(-1)
     _tell_profile(profiler, has_timeline=arguments.timeline)
 
 
