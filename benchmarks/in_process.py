@@ -25,6 +25,7 @@ class Timing:
     """What one run took."""
 
     total_seconds: float = 0.0
+    """From the requests' arrival until their last token is folded."""
     num_steps: int = 0
     """Those with rows."""
     num_tokens: int = 0
@@ -54,15 +55,15 @@ class InProcess:
         """Run the requests to their ends.
 
         Args:
-            requests: All arrive at once, before the clock starts.
+            requests: All arrive at once.
             depth: Steps in flight before the oldest result is folded.
             before_step: Told each step's number, from 0.
         """
         core, executor, timing = self.core, self._executor, Timing()
+        pending: deque[PendingStep] = deque()
+        start_seconds = time.perf_counter()
         for request in requests:
             core.add(request)
-        pending: deque[PendingStep] = deque()
-        start = time.perf_counter()
         while True:
             while len(pending) < depth and (
                 launched := _launch(core, executor, timing, before_step=before_step)
@@ -70,8 +71,8 @@ class InProcess:
                 pending.append(launched)
             if not pending:
                 break
-            _fold(core, pending.popleft(), timing)
-        timing.total_seconds = time.perf_counter() - start
+            if _fold(core, pending.popleft(), timing):
+                timing.total_seconds = time.perf_counter() - start_seconds
         return timing
 
 
@@ -105,12 +106,14 @@ def _launch(
     return launched
 
 
-def _fold(core: Scheduler, pending: PendingStep, timing: Timing) -> None:
+def _fold(core: Scheduler, pending: PendingStep, timing: Timing) -> bool:
+    """Wait for a step; tell whether there are tokens of it."""
     result = pending.finish()
     start_ns = time.perf_counter_ns()
     outputs = core.update(core_plan.StepResult(step_id=result.step_id, token_ids=result.sampled.token_ids))
     timing.num_tokens += len(outputs.token_ids)
     timing.core_ns.append(time.perf_counter_ns() - start_ns)
+    return len(outputs.token_ids) > 0
 
 
 def _core_limits(limits: TableLimits, num_requests: int) -> CoreLimits:
