@@ -144,15 +144,15 @@ def prefill_tiles(
         tokens_per_tile: of one program, at least 1.
         num_tiles: I: what is over is padding, of row -1 and without tokens. None: as many as there are.
     """
-    query_lens = np.diff(bounds)
+    query_lens = bounds[1:] - bounds[:-1]
     tiles_per_row = -(-query_lens // tokens_per_tile)
     num_real = int(tiles_per_row.sum())
     num_tiles = num_real if num_tiles is None else num_tiles
     assert num_real <= num_tiles, f"{num_real} tiles, but the launch has {num_tiles}"
-    longest_first = np.argsort(-seq_lens, kind="stable")
+    longest_first = (-seq_lens).argsort(kind="stable")
     num_each = tiles_per_row[longest_first]
-    row = np.repeat(longest_first, num_each)
-    num_after = np.repeat(np.cumsum(num_each), num_each) - np.arange(1, num_real + 1)
+    row = longest_first.repeat(num_each)
+    num_after = num_each.cumsum().repeat(num_each) - np.arange(1, num_real + 1)
     # Of a row its last tile comes first: so many tiles stand before it in the row.
     tiles = np.zeros((num_tiles, 4), np.int32)
     tiles[:num_real, 0] = row

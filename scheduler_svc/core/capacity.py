@@ -18,15 +18,13 @@ def max_total_tokens(request: Request, limits: CoreLimits) -> int:
     Raises:
         InvalidRequestError: naming field, value and limit.
     """
-    num_pool_tokens = limits.num_blocks * limits.block_size
     capacity = most_tokens_of_one(limits)
-    limit = f"{limits.max_model_len} (max_model_len) and {num_pool_tokens} (the KV cache)"
     num_prompt_tokens = request.num_prompt_tokens
     if num_prompt_tokens == 0:
         raise InvalidRequestError("prompt has 0 tokens, but must have at least 1")
     if num_prompt_tokens >= capacity:
         raise InvalidRequestError(
-            f"prompt has {num_prompt_tokens} tokens, but must leave room within {limit}"
+            f"prompt has {num_prompt_tokens} tokens, but must leave room within {_told(limits)}"
         )
     if request.max_tokens is None:
         return capacity
@@ -34,6 +32,12 @@ def max_total_tokens(request: Request, limits: CoreLimits) -> int:
         raise InvalidRequestError.of("max_tokens", request.max_tokens, "be at least 1")
     if num_prompt_tokens + request.max_tokens > capacity:
         raise InvalidRequestError(
-            f"max_tokens is {request.max_tokens}, but with {num_prompt_tokens} prompt tokens must fit {limit}"
+            f"max_tokens is {request.max_tokens}, but with {num_prompt_tokens} prompt tokens must fit "
+            f"{_told(limits)}"
         )
     return num_prompt_tokens + request.max_tokens
+
+
+def _told(limits: CoreLimits) -> str:
+    num_pool_tokens = limits.num_blocks * limits.block_size
+    return f"{limits.max_model_len} (max_model_len) and {num_pool_tokens} (the KV cache)"

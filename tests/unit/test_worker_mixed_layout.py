@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.worker_steps import admission, step
-from worker_svc.batch import mixed_layout
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.mixed_layout import (
@@ -117,14 +116,6 @@ def test_a_step_that_is_padding_only() -> None:
         "cu_seqlens": [0] * 5,
         "tiles": [-1] * 12,
     }
-
-
-def test_tokens_of_many_rows_are_those_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    batch = mixed_batch()
-    shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
-    few = as_lists(mixed_arrays(batch, shape))
-    monkeypatch.setattr(mixed_layout, "_FEW_PREFILL_ROWS", 0)
-    assert as_lists(mixed_arrays(batch, shape)) == few
 
 
 def test_a_step_that_does_not_fit_is_a_bug() -> None:

@@ -4,7 +4,7 @@ A captured step has room for some tokens, blocks and parameters, and what is ove
 reads. Knows nothing about graphs or devices, nor what parameters mean.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -97,13 +97,15 @@ def write_admissions(
     _write_rows(
         arrays["token_cells"],
         arrays["token_values"],
-        ((one.lane * tables.num_positions, one.token_ids) for one in admissions),
+        rows=[one.token_ids for one in admissions],
+        firsts=[one.lane * tables.num_positions for one in admissions],
         spare=tables.spare_token,
     )
     _write_rows(
         arrays["block_cells"],
         arrays["block_values"],
-        ((one.lane * tables.num_columns, one.block_ids) for one in admissions),
+        rows=[one.block_ids for one in admissions],
+        firsts=[one.lane * tables.num_columns for one in admissions],
         spare=tables.spare_block,
     )
     cells, values = parameters
@@ -114,13 +116,23 @@ def write_admissions(
 
 
 def _write_rows(
-    cells: Int32Array, values: Int32Array, rows: Iterable[tuple[int, Int32Array]], *, spare: int
+    cells: Int32Array, values: Int32Array, *, rows: list[Int32Array], firsts: list[int], spare: int
 ) -> None:
-    """Write each row's cells, the first of which is told, and values."""
+    """Write rows, of which each one's first cell is told."""
     cells_64 = cells.view(np.int64)
-    end = 0
-    for first, row in rows:
-        start, end = end, end + len(row)
-        cells_64[start:end] = np.arange(first, first + len(row))
-        values[start:end] = row
-    cells_64[end:] = spare
+    if len(rows) < 2:
+        # As all are, for half of what it takes.
+        end = 0
+        for row, first in zip(rows, firsts, strict=True):
+            end = len(row)
+            values[:end] = row
+            cells_64[:end] = np.arange(first, first + end)
+        cells_64[end:] = spare
+        return
+    lens = np.array([len(row) for row in rows])
+    ends = lens.cumsum()
+    num_values = int(ends[-1])
+    np.concatenate(rows, out=values[:num_values])
+    offsets = np.array(firsts) - ends + lens
+    np.add(np.arange(num_values), offsets.repeat(lens), out=cells_64[:num_values])
+    cells_64[num_values:] = spare

@@ -54,23 +54,28 @@ class InputBatch:
         return self._table.parameters.num_logprobs_plus_one[self._rows.lanes]
 
     @cached_property
-    def _order(self) -> Int64Array:
-        return np.argsort(self._rows.num_tokens > 1, kind="stable")
+    def _order(self) -> Int64Array | None:
+        """The engine's rows, those of one token first; None: as they are."""
+        has_more = self._rows.num_tokens > 1
+        if self.is_decode or has_more[self.num_decode_rows :].all():
+            return None
+        return has_more.argsort(kind="stable")
 
     @cached_property
     def lanes(self) -> Int64Array:
         """(B,): each row's lane."""
-        return self._rows.lanes if self.is_decode else self._rows.lanes[self._order]
+        return self._rows.lanes if self._order is None else self._rows.lanes[self._order]
 
     @cached_property
     def starts(self) -> Int64Array:
         """(B,): absolute index of each row's first token."""
-        return self._rows.starts if self.is_decode else self._rows.starts[self._order]
+        return self._rows.starts if self._order is None else self._rows.starts[self._order]
 
     @cached_property
     def query_lens(self) -> Int32Array:
         """(B,): tokens of the row in this step."""
-        return self._rows.num_tokens[self._order].astype(np.int32)
+        num_tokens = self._rows.num_tokens
+        return (num_tokens if self._order is None else num_tokens[self._order]).astype(np.int32)
 
     @cached_property
     def num_decode_rows(self) -> int:
@@ -86,7 +91,7 @@ class InputBatch:
     def cu_seqlens_q(self) -> Int32Array:
         """(B + 1,): running sum of query lengths from 0."""
         cu_seqlens_q = np.zeros(self.num_rows + 1, np.int32)
-        np.cumsum(self.query_lens, out=cu_seqlens_q[1:])
+        self.query_lens.cumsum(out=cu_seqlens_q[1:])
         return cu_seqlens_q
 
     @cached_property
@@ -124,9 +129,10 @@ class InputBatch:
     @cached_property
     def sampling_places(self) -> SamplingPlaces:
         """The rows that sample, in the engine's order."""
-        rows, order = self._rows, self._order
-        last_token_of_row = np.empty(self.num_rows, np.int64)
-        last_token_of_row[order] = self.cu_seqlens_q[1:] - 1
+        rows = self._rows
+        last_token_of_row = (self.cu_seqlens_q[1:] - 1).astype(np.int64)
+        if self._order is not None:
+            last_token_of_row[self._order] = last_token_of_row.copy()
         sampling = rows.samples.nonzero()[0]
         return SamplingPlaces(
             lanes=rows.lanes[sampling],
