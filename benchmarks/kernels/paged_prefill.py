@@ -88,20 +88,7 @@ def make_inputs(case: Case, block_size: int) -> Inputs:
 
 def our_launch(inputs: Inputs, config: PrefillConfig) -> Launch:
     """Return our launch with this configuration."""
-    out = torch.empty_like(inputs.q_THD)
-    lanes = torch.arange(len(inputs.seq_lens_B), dtype=torch.int32, device="cuda")
-    tiles = make_prefill_tiles(inputs.bounds_q, inputs.seq_lens_B, config=config, group=HEADS // KV_HEADS)
-    return lambda: paged_prefill(
-        inputs.q_THD,
-        *inputs.caches,
-        inputs.table_BM,
-        lanes,
-        inputs.bounds_q,
-        inputs.seq_lens_B,
-        HEAD_DIM**-0.5,
-        out=out,
-        tiles=tiles,
-    )
+    return _launch(inputs, config, fresh=None)
 
 
 def fresh_launch(inputs: Inputs, config: PrefillConfig) -> Launch | None:
@@ -111,6 +98,10 @@ def fresh_launch(inputs: Inputs, config: PrefillConfig) -> Launch | None:
     sizes = [heads * HEAD_DIM for heads in (HEADS, KV_HEADS, KV_HEADS)]
     rows_TX = torch.randn(len(inputs.q_THD), sum(sizes), device="cuda").bfloat16()
     _, key_TX, value_TX = torch.split(rows_TX, sizes, 1)
+    return _launch(inputs, config, fresh=FreshRows(key_TX=key_TX, value_TX=value_TX))
+
+
+def _launch(inputs: Inputs, config: PrefillConfig, *, fresh: FreshRows | None) -> Launch:
     out = torch.empty_like(inputs.q_THD)
     lanes = torch.arange(len(inputs.seq_lens_B), dtype=torch.int32, device="cuda")
     tiles = make_prefill_tiles(inputs.bounds_q, inputs.seq_lens_B, config=config, group=HEADS // KV_HEADS)
@@ -124,7 +115,7 @@ def fresh_launch(inputs: Inputs, config: PrefillConfig) -> Launch | None:
         HEAD_DIM**-0.5,
         out=out,
         tiles=tiles,
-        fresh=FreshRows(key_TX=key_TX, value_TX=value_TX),
+        fresh=fresh,
     )
 
 
