@@ -160,11 +160,11 @@ def choose_span(num_row_blocks: int, num_column_blocks: int, num_programs: int) 
     """Return how many tiles of the same rows a program takes in a row: as many as keep programs as busy."""
 
     def num_rounds(span: int) -> int:
-        return triton.cdiv(num_row_blocks * num_column_blocks // span, num_programs) * span
+        num_spans = num_row_blocks * num_column_blocks // span
+        return -(-num_spans // num_programs) * span
 
     spans = [span for span in range(1, MOST_SPAN + 1) if num_column_blocks % span == 0]
-    best: int = min(spans, key=lambda span: (num_rounds(span), -span))
-    return best
+    return min(spans, key=lambda span: (num_rounds(span), -span))
 
 
 def _rows(rows: torch.Tensor, *block: int) -> Any:

@@ -56,11 +56,20 @@ def norm_qkv_rotate_ref(
     num_heads, num_kv_heads, D = *heads.out_q_RHD.shape[1:2], *heads.key_cache_NSKD.shape[2:]
     projected_RX = _project(x_RI, weight_XI, eps, squares_RJ)
     own_slots_R = torch.arange(len(x_RI), device=x_RI.device)
-    # Stored once to cells of each row's own, and what lies there to its places.
-    caches = [projected_RX.new_empty(len(x_RI), 1, num_kv_heads, D) for _ in range(2)]
-    constants = (heads.positions_R, heads.cos_sin_PD, heads.q_weight_D, heads.k_weight_D, heads.eps)
+    # Stored to a cell of each row's own, and from there to its places.
+    caches = projected_RX.new_empty(2, len(x_RI), 1, num_kv_heads, D)
     out_q_RHD = qk_norm_rope_store_ref(
-        projected_RX, *constants, *caches, own_slots_R, num_heads, num_kv_heads
+        projected_RX,
+        heads.positions_R,
+        heads.cos_sin_PD,
+        heads.q_weight_D,
+        heads.k_weight_D,
+        heads.eps,
+        caches[0],
+        caches[1],
+        own_slots_R,
+        num_heads,
+        num_kv_heads,
     )
     heads.out_q_RHD.copy_(out_q_RHD)
     is_kept_R = heads.slot_mapping_R >= 0
