@@ -30,6 +30,8 @@ except ImportError:  # a Triton without Gluon, or with another one: can_project 
 
 BLOCK_R, BLOCK_O, BLOCK_I = 128, 256, 64
 """A tile's rows, weight rows and inputs of a stage; the kernels halve the first two."""
+MOST_INPUTS = 2048
+"""Measured are 1,024. The more there are, the less it matters what stands around a product."""
 NUM_STAGES = 4
 GROUP = 8
 """Blocks of rows that are computed together."""
@@ -50,8 +52,8 @@ def _is_hopper(device: torch.device) -> bool:
 def can_project(weight_OI: torch.Tensor) -> bool:
     """Tell whether these kernels fit this weight and its device; of QKV, the heads have to fit, too."""
     num_outputs, num_inputs = weight_OI.shape
-    is_fitting = num_outputs % BLOCK_O == 0 and num_inputs % BLOCK_I == 0 and weight_OI.itemsize == 2
-    return is_fitting and _is_hopper(weight_OI.device)
+    is_whole = num_outputs % BLOCK_O == 0 and num_inputs % BLOCK_I == 0 and num_inputs <= MOST_INPUTS
+    return is_whole and weight_OI.itemsize == 2 and _is_hopper(weight_OI.device)
 
 
 def can_rotate(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
@@ -106,7 +108,7 @@ def norm_qkv_rotate(
 ) -> torch.Tensor:
     """Return the query heads of x @ weight.T, ready for attention; write keys and values.
 
-    What qk_norm_rope_store does to the product with keys_in_place, rounded once less. x is normalized where
+    What qk_norm_rope_store does to the product with in_place, rounded once less. x is normalized where
     its sums of squares are given; can_project and can_rotate say whether it fits.
 
     Raises:
@@ -122,6 +124,8 @@ def norm_qkv_rotate(
         check_squares(squares_RJ, *x_RI.shape)
     constants = (heads.positions_R, heads.cos_sin_PD, heads.q_weight_D, heads.k_weight_D)
     caches = (heads.key_cache_NSKD, heads.value_cache_NSKD, heads.slot_mapping_R)
+    if not heads.cos_sin_PD.is_contiguous():
+        raise ValueError(f"cos_sin must be contiguous, but has strides {heads.cos_sin_PD.stride()}")
     check_qk_norm_rope_store(heads.out_RX, *constants, *caches, heads.out_q_RHD, num_heads, num_kv_heads)
     block = (BLOCK_R // NUM_CONSUMERS, HEAD_DIM // 2)
     grid, span = _grid(x_RI, weight_XI)
