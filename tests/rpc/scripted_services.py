@@ -37,7 +37,10 @@ ended.wait()
 note("worker ended")
 """
 FAKE_SCHEDULER = """
-import os, signal, sys, threading
+import sys
+if "--check-only" in sys.argv:
+    sys.exit("scheduler error: it has tenants" if "--tenants-file" in sys.argv else 0)
+import os, signal, threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 import grpc
@@ -48,8 +51,6 @@ LOG = Path(sys.argv[sys.argv.index("--model") + 1]) / "log"
 def note(text):
     with LOG.open("a") as log:
         log.write(text + chr(10))
-if "--check-only" in sys.argv:
-    sys.exit("scheduler error: it has tenants" if "--tenants-file" in sys.argv else 0)
 note("scheduler " + " ".join(sys.argv[1:]))
 server = grpc.server(ThreadPoolExecutor())
 add_GenerationServiceServicer_to_server(FakeGenerationService(), server)
