@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from kernels.block_ids import load_block_ids
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -53,20 +54,40 @@ def add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G):
 
 
 @triton.jit
+def _load_queries(q_ptr, GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr):
+    """Return a group's queries, zeros in the padding."""
+    g, d = tl.arange(0, QUERIES)[:, None], tl.arange(0, D)[None, :]
+    return tl.load(q_ptr + g * HEAD_DIM + d, mask=(g < GROUP) & (d < HEAD_DIM), other=0.0)
+
+
+@triton.jit
 def attend_cells(
-    q_GD, acc_GD, sum_GP, best_G, key_ptr, value_ptr, table_ptr, block, start, end, scale_log2, kv_head,
-    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TILE: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
+    q_ptr, key_ptr, value_ptr, table_ptr, start, end, scale_log2, kv_head,
+    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, QUERIES: tl.constexpr,
+    HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
-    """Return the state with cells [start, end) added; block is load_block_ids' answer for the first tile."""
+    """Return the state of queries over cells [start, end), at least one.
+
+    Queries are waited for inside the loop: the compiler starts the loads of the first tiles in front of it.
+    """
+    q_GD = tl.zeros((QUERIES, DIM_PADDED), key_ptr.dtype.element_ty)
+    acc_GD, sum_GP = tl.zeros((QUERIES, DIM_PADDED), tl.float32), tl.zeros((QUERIES, TILE), tl.float32)
+    best_G = tl.full((QUERIES,), float("-inf"), tl.float32)
+    block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
         next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
         offset_PD, mask_PD = tile_offsets(
-            block, tile_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, q_GD.shape[1], TILE
+            block, tile_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE
         )
         key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
-        weight_GP, best_G, factor_G = weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE)
         value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+        if tile_start == start:
+            if PDL:
+                gdc_wait()
+                gdc_launch_dependents()
+            q_GD = _load_queries(q_ptr, GROUP, QUERIES, HEAD_DIM, DIM_PADDED)
+        weight_GP, best_G, factor_G = weigh_tile(q_GD, key_PD, best_G, tile_start, end, scale_log2, TILE)
         acc_GD, sum_GP = add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G)
         block = next_block
     return acc_GD, sum_GP, best_G

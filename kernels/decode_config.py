@@ -20,11 +20,9 @@ MAX_FUSED_PAIRS = 256
 """Most rows times KV heads for which qkv_decode beats qk_norm_rope_store and paged_decode. In us within a
 layer of Qwen3-0.6B, 128 to 640 tokens a row, on an H200: 10.4 to 14.0 at 8 rows, 20.5 to 23.1 at 32; at 128
 rows 91 to 86, as each of many programs makes its heads ready before it can attend."""
-MAX_ORDERED_PAIRS = 1024
-"""Most rows times KV heads that paged_decode is to take longest first: that saves 3 us of 36 at 64 rows of
-128 to 640 tokens, and of 86 at 128 of 200 to 1,000; many programs end evenly by themselves."""
 MAX_TILE_BYTES = 2**14
-"""Of K, in qkv_decode: three of K and V on their way at once fit a multiprocessor twice."""
+"""Of K: three of K and V on their way at once fit a multiprocessor twice. Tiles of 32 KB in float32 take more
+registers than a thread has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +80,8 @@ def choose_decode_config(
     max_context_len: int,
     *,
     num_kv_heads: int,
-    block_size: int,
     bytes_per_cell: int,
+    is_ordered: bool = False,
 ) -> DecodeConfig:
     """Choose a launch's shape.
 
@@ -91,22 +89,22 @@ def choose_decode_config(
         num_rows: rows of the batch, padding included.
         max_context_len: no row's context is longer.
         num_kv_heads: of this rank.
-        block_size: tokens a block.
         bytes_per_cell: of one head's K, padded to a power of two: tiles of wide ones are smaller.
+        is_ordered: whether programs of long rows start first.
     """
     num_splits = 1
     while num_splits * num_rows * num_kv_heads < TARGET_PROGRAMS and num_splits < MAX_SPLITS:
         num_splits *= 2
-    # A gather over small blocks gains from wider tiles where a program reads many of them.
-    is_wide = block_size % 64 != 0 and num_splits == 1
-    tile_size = 128 if is_wide else 64
-    while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > 2**15:
+    # Four programs on a multiprocessor instead of three. us of a layer of Qwen3-0.6B on an H200 at 256 rows
+    # of 200 to 1,000 tokens: in order 187.7, and 189.9 with tiles of 64; attention alone, in no order, 161.5
+    # and 155.6 (benchmarks/results/step_loop_h200_202611.md).
+    is_narrow = is_ordered and num_rows * num_kv_heads > TARGET_PROGRAMS
+    tile_size, num_stages = (32, 4) if is_narrow else (64, 3)
+    while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > MAX_TILE_BYTES:
         tile_size //= 2
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
-    return DecodeConfig(
-        num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=2 if num_splits <= 2 else 3
-    )
+    return DecodeConfig(num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=num_stages)
 
 
 def choose_qkv_decode_config(
@@ -136,11 +134,6 @@ def choose_qkv_decode_config(
 def fuses_decode(num_rows: int, num_kv_heads: int) -> bool:
     """Whether qkv_decode is the faster way for so many decode rows."""
     return num_rows * num_kv_heads <= MAX_FUSED_PAIRS
-
-
-def orders_decode(num_rows: int, num_kv_heads: int) -> bool:
-    """Whether so many decode rows gain from an order, longest first."""
-    return num_rows * num_kv_heads <= MAX_ORDERED_PAIRS
 
 
 def make_decode_workspace(

@@ -48,18 +48,18 @@ def paged_decode(
         out: contiguous, like q_BHD; new where None.
         workspace: from make_decode_workspace; new where None and there are splits.
         config: chosen for the table's width where None.
-        is_dependent: launch before the last kernel has ended; all but queries and cells is then read
-            early: what wrote it must have ended before the last kernel let its dependents start.
+        is_dependent: launch before the last kernel has ended; what is read early, all but queries and newest
+            cells, must have been written before the last kernel let its dependents start.
 
     Raises:
         ValueError: shapes or dtypes do not fit each other, or the workspace is too small.
     """
     check_paged_attention(q_BHD, key_cache_NSKD, value_cache_NSKD, block_table_LM)
-    for name, index_B in (("lanes", lanes_B), ("seq_lens", seq_lens_B), ("order", order_B)):
-        if index_B is not None:
-            check_index(name, index_B, len(q_BHD))
+    _check_indices(len(q_BHD), lanes=lanes_B, seq_lens=seq_lens_B, order=order_B)
     max_context_len = block_table_LM.shape[1] * key_cache_NSKD.shape[1]
-    config = config or decode_config_for(len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD)
+    config = config or decode_config_for(
+        len(q_BHD), max_context_len, cache_NSKD=key_cache_NSKD, is_ordered=order_B is not None
+    )
     out = torch.empty_like(q_BHD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_BHD)
     workspace = checked_workspace(workspace, q_BHD, key_cache_NSKD.shape[2], config)
@@ -71,15 +71,23 @@ def paged_decode(
     return out
 
 
-def decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor) -> DecodeConfig:
+def _check_indices(num_rows: int, **indices: torch.Tensor | None) -> None:
+    for name, index_B in indices.items():
+        if index_B is not None:
+            check_index(name, index_B, num_rows)
+
+
+def decode_config_for(
+    num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor, is_ordered: bool = False
+) -> DecodeConfig:
     """Choose the configuration for rows over this cache; see choose_decode_config."""
-    block_size, num_kv_heads, head_dim = cache_NSKD.shape[1:]
+    num_kv_heads, head_dim = cache_NSKD.shape[2:]
     return choose_decode_config(
         num_rows,
         max_context_len,
         num_kv_heads=num_kv_heads,
-        block_size=block_size,
         bytes_per_cell=triton.next_power_of_2(head_dim) * cache_NSKD.element_size(),
+        is_ordered=is_ordered,
     )
 
 

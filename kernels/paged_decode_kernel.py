@@ -2,7 +2,9 @@
 
 A program reads one split of one row's K and V for one KV head; all query heads of the group share
 it, padded to 16 rows for tensor cores. Where a row has several splits, the last to finish joins
-them. Knows nothing about requests or graphs.
+them. Old cells are on their way before gdc_wait, which stands inside the loop over tiles; a program
+whose first tiles hold the new cell waits before them. What is read so early has long been written,
+as qkv_decode_kernel tells. Knows nothing about requests or graphs.
 
 Shapes: G heads of one KV head, padded to 16, D head dim (padded).
 Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023).
@@ -11,10 +13,9 @@ Source: FlashDecoding (Dao et al., 2023) on paged tables (Kwon et al., 2023).
 import triton
 import triton.language as tl
 
-from kernels.block_ids import load_block_ids
 from kernels.decode_cells import attend_cells
 from kernels.decode_join import leave_result
-from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
+from kernels.dependent_launch import gdc_wait
 
 
 @triton.jit
@@ -36,29 +37,24 @@ def paged_decode_kernel(
     split_len = tl.cdiv(tl.cdiv(seq_len, NUM_SPLITS), TILE) * TILE
     start = split * split_len
     end = tl.minimum(start + split_len, seq_len)
-    g, d = tl.arange(0, max(GROUP_PADDED, 16)), tl.arange(0, DIM_PADDED)
-    mask_GD = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
-    offset_GD = (kv_head * GROUP + g)[:, None] * HEAD_DIM + d[None, :]
-    out_row_ptr = out_ptr + row * NUM_KV_HEADS * GROUP * HEAD_DIM
-    if PDL:
-        gdc_wait()
-        gdc_launch_dependents()
+    QUERIES: tl.constexpr = max(GROUP_PADDED, 16)
+    out_ptr += pair * (GROUP * HEAD_DIM)
     if start >= end:
+        if PDL:
+            gdc_wait()
         if split == 0:  # a padded row
-            zeros_GD = tl.zeros((max(GROUP_PADDED, 16), DIM_PADDED), out_ptr.dtype.element_ty)
-            tl.store(out_row_ptr + offset_GD, zeros_GD, mask=mask_GD)
+            at = tl.arange(0, GROUP_PADDED * DIM_PADDED)
+            tl.store(out_ptr + at, 0.0, mask=at < GROUP * HEAD_DIM)
         return
-    q_GD = tl.load(q_ptr + row * q_stride + offset_GD, mask=mask_GD, other=0.0)
-    table_ptr += lane * table_stride
+    is_new = (end == seq_len) & (end - start <= TILE * (NUM_STAGES - 1))
+    if PDL and is_new:
+        gdc_wait()  # the new cell is of the tiles that are loaded first
     acc_GD, sum_GP, best_G = attend_cells(
-        q_GD,
-        tl.zeros(q_GD.shape, tl.float32),
-        tl.zeros((q_GD.shape[0], TILE), tl.float32),
-        tl.full((q_GD.shape[0],), float("-inf"), tl.float32),
-        key_ptr, value_ptr, table_ptr, load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE),
-        start, end, scale_log2, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE, NUM_STAGES,
+        q_ptr + row * q_stride + kv_head * GROUP * HEAD_DIM, key_ptr, value_ptr,
+        table_ptr + lane * table_stride, start, end, scale_log2, kv_head,
+        BLOCK_SIZE, NUM_KV_HEADS, GROUP, QUERIES, HEAD_DIM, DIM_PADDED, TILE, NUM_STAGES, PDL,
     )  # fmt: skip
     leave_result(
-        acc_GD, sum_GP, best_G, out_row_ptr + kv_head * GROUP * HEAD_DIM, partial_ptr, lse_ptr, counters_ptr,
+        acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr,
         pair, split, tl.cdiv(seq_len, split_len), GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.decode_config import DecodeWorkspace, fuses_decode, orders_decode
+from kernels.decode_config import DecodeWorkspace, fuses_decode
 from kernels.lane_step import LaneStep, lane_step_of
 from kernels.paged_decode import paged_decode
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill
@@ -108,8 +108,8 @@ class TritonAttentionBackend:
     ) -> torch.Tensor:
         """Write each token's K and V into its slot, and return out_THD as attend does."""
         caches, step = (key_cache_NSKD, value_cache_NSKD), plan.step
-        is_whole = rows.residual_TE is None
-        if is_whole and step.prefill is None and fuses_decode(len(out), key_cache_NSKD.shape[2]):
+        is_projected = rows.residual_TE is None and not rows.is_stored
+        if is_projected and step.prefill is None and fuses_decode(len(out), key_cache_NSKD.shape[2]):
             return self._decode_qkv(rows, caches, step, out)
         if step.prefill is None or not can_read_fresh(rows.qkv_TX, out.shape[2]):
             return self.attend(rotate_and_store(rows, *caches), *caches, plan, out=out)
@@ -137,7 +137,7 @@ class TritonAttentionBackend:
             step.lanes_B[:num_rows],
             step.seq_lens_B[:num_rows],
             q_THD.shape[2] ** -0.5,
-            order_B=step.order_B if orders_decode(num_rows, caches[0].shape[2]) else None,
+            order_B=step.order_B,
             out=out_THD[:num_rows],
             workspace=self._workspace,
             is_dependent=True,

@@ -235,7 +235,15 @@ def test_a_small_workspace_is_refused() -> None:
     [(1, 4096, 16), (1, 128, 2), (8, 4096, 8), (32, 4096, 2), (256, 4096, 1), (1024, 4096, 1)],
 )
 def test_small_batches_are_split(num_rows: int, max_context_len: int, num_splits: int) -> None:
-    config = choose_decode_config(
-        num_rows, max_context_len, num_kv_heads=8, block_size=16, bytes_per_cell=256
-    )
+    config = choose_decode_config(num_rows, max_context_len, num_kv_heads=8, bytes_per_cell=256)
     assert config.num_splits == num_splits
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "is_ordered", "tile_size"), [(64, True, 64), (65, True, 32), (65, False, 64)]
+)
+def test_many_rows_in_order_have_small_tiles(num_rows: int, is_ordered: bool, tile_size: int) -> None:
+    config = choose_decode_config(num_rows, 4096, num_kv_heads=8, bytes_per_cell=256, is_ordered=is_ordered)
+    assert (config.num_splits, config.tile_size) == (1, tile_size)
+    wide = choose_decode_config(num_rows, 4096, num_kv_heads=8, bytes_per_cell=512, is_ordered=is_ordered)
+    assert wide.tile_size == 32

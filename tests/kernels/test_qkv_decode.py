@@ -11,7 +11,6 @@ from kernels.decode_config import (
     choose_qkv_decode_config,
     fuses_decode,
     make_decode_workspace,
-    orders_decode,
 )
 from kernels.paged_decode import paged_decode
 from kernels.qk_norm_rope import qk_norm_rope_store
@@ -293,8 +292,3 @@ def test_wide_heads_have_smaller_tiles_but_no_shorter_splits() -> None:
 )
 def test_many_rows_take_two_launches(num_rows: int, num_kv_heads: int, fuses: bool) -> None:
     assert fuses_decode(num_rows, num_kv_heads) == fuses
-
-
-def test_very_many_rows_need_no_order() -> None:
-    assert orders_decode(128, 8)
-    assert not orders_decode(129, 8)
