@@ -34,7 +34,8 @@ class QkvRows:
     residual_TE: torch.Tensor | None = None
     """What was projected without its norm, which is left to who reads the rows: a factor of each."""
     is_stored: bool = False
-    """Whether the query heads are there already, keys and values in their cells, and in place."""
+    """Whether the query heads are there already, keys and values in their cells, and, where there are rows of
+    more than one token, in place."""
 
 
 def rotate_and_store(

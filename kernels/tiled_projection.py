@@ -169,11 +169,11 @@ def _launch(
         raise ValueError("gates and ups are not split")
     _check_tile(tile, squares_RJ, num_rows, num_outputs if is_added else num_inputs, is_added)
     space = _workspace(tile, workspace, num_tiles, x_RI.device)
-    is_aligned = _is_aligned(x_RI) and _is_aligned(weight_OI)
-    is_tma = tile.is_tma and is_aligned
+    can_copy = is_aligned(x_RI) and is_aligned(weight_OI)
+    is_tma = tile.is_tma and can_copy
     tiled_projection_kernel[(num_tiles, tile.num_splits)](
-        _source(with_rows_behind(x_RI, tile.block_rows), (tile.block_rows, tile.block_inputs), is_tma),
-        _source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma),
+        tile_source(with_rows_behind(x_RI, tile.block_rows), (tile.block_rows, tile.block_inputs), is_tma),
+        tile_source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma),
         *(weight_OI, norm_weight_I, bias_O, out_RO),
         *((None, squares_RJ) if is_added else (squares_RJ, None)),
         *((None, None) if space is None else (space.partial_X, space.counters_X)),
@@ -181,7 +181,7 @@ def _launch(
         I=num_inputs,
         O=num_outputs,
         IS_TMA=is_tma,
-        IS_READ_AHEAD=is_aligned,
+        IS_READ_AHEAD=can_copy,
         IS_GATED=is_gated,
         IS_ADDED=is_added,
         **_constants(tile),
@@ -237,10 +237,11 @@ def _workspace(
     return workspace
 
 
-def _is_aligned(rows: torch.Tensor) -> bool:
+def is_aligned(rows: torch.Tensor) -> bool:
+    """Whether the copy engine can copy tiles of rows, and the L2 cache read them ahead."""
     return rows.data_ptr() % ALIGNMENT_BYTES == 0 and rows.stride(0) * rows.itemsize % ALIGNMENT_BYTES == 0
 
 
-def _source(rows: torch.Tensor, block: tuple[int, int], is_tma: bool) -> Any:
+def tile_source(rows: torch.Tensor, block: tuple[int, int], is_tma: bool) -> Any:
     """Return what the kernel reads rows from."""
     return TensorDescriptor.from_tensor(rows, list(block)) if is_tma else rows

@@ -42,7 +42,7 @@ def read_ahead(first_ptr, num_rows, ROW_BYTES: tl.constexpr, NUM_BYTES: tl.const
 
 
 @triton.jit
-def _begin(
+def begin(
     weight_ptr, is_reading, first_column, first_inner,
     I: tl.constexpr, O: tl.constexpr, BLOCK_O: tl.constexpr, NUM_AHEAD: tl.constexpr,  # noqa: E741
     IS_READ_AHEAD: tl.constexpr, IS_GATED: tl.constexpr, IS_EARLY: tl.constexpr,
@@ -91,7 +91,7 @@ def _add_product(product, x, weight, IS_SWAPPED: tl.constexpr):
 
 
 @triton.jit
-def _multiply(
+def multiply(
     x, weight, norm_weight_ptr, x_stride, first_row, num_rows, first_column, first_inner,
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, NUM_INPUTS: tl.constexpr,
@@ -141,7 +141,7 @@ def tiled_projection_kernel(
     split = tl.program_id(1)
     first_row, first_column, first_inner = row_block * BLOCK_R, column_block * BLOCK_O, split * NUM_INPUTS
     if PDL:
-        _begin(
+        begin(
             weight_ptr, row_block == 0, first_column, first_inner, I, O, BLOCK_O, NUM_AHEAD,
             IS_READ_AHEAD and IS_WHOLE, IS_GATED, IS_EARLY,
         )  # fmt: skip
@@ -152,7 +152,7 @@ def tiled_projection_kernel(
         prior = tl.load(at, mask=(row < num_rows)[:, None] & (column < O)[None, :], other=0.0).to(tl.float32)
     if squares_ptr is not None:
         squares = load_squares(squares_ptr, row, num_rows, I)
-    product, up = _multiply(
+    product, up = multiply(
         x, weight, norm_weight_ptr, x_stride, first_row, num_rows, first_column, first_inner,
         I, O, BLOCK_R, BLOCK_O, BLOCK_I, NUM_INPUTS, STAGES, IS_SWAPPED, IS_TMA, IS_WHOLE, IS_GATED,
     )  # fmt: skip

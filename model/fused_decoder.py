@@ -2,9 +2,10 @@
 
 The same mathematics as model/decoder.py, which stays its reference: norms take the residual along, and
 nothing is allocated. What comes between projected queries, keys and values and the output projection is
-a backend's. Its kernel may read rows, lengths and old cells before the projection has ended: what wrote
-them must have ended before the first layer, for which the embedding lookup, a launch that depends on
-nothing but order, stands between. Knows nothing about requests or graphs.
+a backend's; for some numbers of decode rows the projection makes queries, keys and values ready itself.
+Kernels may read rows, positions, slots, lengths and old cells before what is in front of them has ended:
+what wrote them must have ended before the first layer, for which the embedding lookup, a launch that
+depends on nothing but order, stands between. Knows nothing about requests or graphs.
 
 Shapes: T packed tokens, R rows, E hidden, D head dim, P positions, F frequencies (D / 2),
 V vocabulary.
@@ -20,11 +21,13 @@ from kernels.embed_rows import embed_rows
 from kernels.large_projection import can_rotate
 from kernels.logit_summary import LogitSummary
 from kernels.qkv_rows import QkvRows
+from kernels.qkv_store import choose_qkv_tile
+from kernels.tiled_config import ProjectionTile
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
 from model.projection import MostRows, Projection, Way, make_projection
-from model.residual_stream import ResidualStream, make_workspace
+from model.residual_stream import ResidualStream, Workspace, make_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,8 @@ class FusedStep:
     attention: LaneAttentionBackend
     attention_plan: Any
     """What the backend made of the step's rows."""
+    is_decode: bool = False
+    """Whether each token is a row of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,16 +193,29 @@ class FusedDecoder:
             q_THD=work.q_THD,
             residual_TE=work.residual_TE if is_raw else None,
         )
+        tile = self._qkv_tile(work) if step.is_decode and way is Way.TILED else None
         if way is Way.LARGE:
             stream.project_heads(layer.qkv, rows, cache=cache)
-            rows = replace(rows, is_stored=True)
+        elif tile is not None:
+            stream.store_heads(layer.qkv, rows, cache=cache, tile=tile)
         elif is_raw:
             stream.project_raw(layer.qkv, out_TO=work.qkv_TX)
         else:
             stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
+        rows = replace(rows, is_stored=way is Way.LARGE or tile is not None)
         step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
         attended_TX = work.attended_THD.flatten(1)
         stream.add(layer.output, attended_TX, way=layer.output.way(num_tokens, ROW_LIMITS.output))
+
+    def _qkv_tile(self, work: Workspace) -> ProjectionTile | None:
+        """Return the tile that makes heads ready as it projects them, where that is the better way."""
+        num_rows, num_heads, head_dim = work.q_THD.shape
+        return choose_qkv_tile(
+            num_rows,
+            num_all_heads=num_heads + 2 * self.config.num_kv_heads,
+            head_dim=head_dim,
+            itemsize_bytes=work.q_THD.itemsize,
+        )
 
 
 def _fused_layer(layer: DecoderLayer) -> FusedLayer:

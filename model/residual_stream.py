@@ -19,11 +19,13 @@ from kernels.fused_norm import add_rms_norm
 from kernels.large_projection_ref import Heads
 from kernels.logit_summary import LogitSummary
 from kernels.qkv_rows import QkvRows
+from kernels.qkv_store import qkv_store
 from kernels.row_squares import SQUARES_CHUNK, num_sums, sum_squares
 from kernels.silu_mul import silu_mul
 from kernels.streamed_projection import streamed_projection
-from kernels.tiled_config import ProjectionWorkspace, make_projection_workspace
+from kernels.tiled_config import ProjectionTile, ProjectionWorkspace, make_projection_workspace
 from model.decoder import CausalLM
+from model.forward_context import KvCache
 from model.projection import Projection, Way
 from model.ranks import Ranks
 
@@ -136,6 +138,24 @@ class ResidualStream:
         """Write the projection of the residual by cuBLAS; the norm is left to who reads it."""
         projection(self.work.residual_TE, out_TO)
         self._is_after_kernel = True
+
+    def store_heads(
+        self, projection: Projection, rows: QkvRows, *, cache: KvCache, tile: ProjectionTile
+    ) -> None:
+        """Write the heads of the normalized residual, ready for attention, to their room and to the cache."""
+        assert projection.has_norm, "the norm in front is in the weight"
+        squares_RJ = self._squares()
+        qkv_store(
+            self.work.residual_TE,
+            projection.weight_OI,
+            self._eps,
+            rows,
+            *cache,
+            squares_RJ=squares_RJ,
+            tile=tile,
+            bias_O=projection.bias_O,
+            is_dependent=self._take_dependence(),
+        )
 
     def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, way: Way) -> None:
         """Write silu(gate) * up of the normalized residual to the workspace."""

@@ -254,6 +254,27 @@ def test_large_projections_take_what_stands_around_them_along(
     assert fused.outputs == plain.outputs
 
 
+def test_heads_of_decode_rows_are_made_ready_where_they_are_projected(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kernels.tiled_config import ProjectionTile  # noqa: PLC0415
+    from model import fused_decoder  # noqa: PLC0415
+
+    asked = []
+
+    def choose(num_rows: int, *, head_dim: int, **_: int) -> ProjectionTile:
+        asked.append(num_rows)
+        return ProjectionTile(block_rows=16, block_outputs=head_dim, block_inputs=32, is_tma=False)
+
+    monkeypatch.setattr(fused_decoder, "choose_qkv_tile", choose)
+    set_ways(monkeypatch, *["tiled"] * 5)
+    *both, _ = executors(checkpoint_folder("qwen3_one_layer"))
+    fused, plain = [run_short(executor) for executor in both]
+    assert fused.outputs == plain.outputs
+    # The padded sizes of the steps without prefill rows.
+    assert asked == [1, 2]
+
+
 def test_a_lease_gives_the_tokens_of_single_steps_until_a_row_stops(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -119,6 +119,7 @@ class DecodeStep:
             slot_mapping_T=inputs.rows.slot_mapping_B,
             attention=parts.attention,
             attention_plan=parts.attention.plan_lanes(rows),
+            is_decode=True,
         )
 
     def _cut(self, buffer: StagingBuffer, num_rows: int) -> DecodeWords:
