@@ -70,8 +70,8 @@ def test_uniform_is_uniform_and_inside() -> None:
 
 def test_neighbouring_seeds_positions_and_indices_are_unrelated() -> None:
     uniform_RV = uniform_ref(torch.tensor([7, 8, 7]), torch.tensor([3, 3, 4]), 20000).double()
-    for left, right in ((0, 1), (0, 2), (1, 2)):
-        correlation = torch.corrcoef(torch.stack((uniform_RV[left], uniform_RV[right])))[0, 1]
+    for first, second in ((0, 1), (0, 2), (1, 2)):
+        correlation = torch.corrcoef(torch.stack((uniform_RV[first], uniform_RV[second])))[0, 1]
         assert abs(correlation) < 5 / math.sqrt(20000)
     for left, right in ((uniform_RV[0, 1:], uniform_RV[0, :-1]), (uniform_RV[0, ::2], uniform_RV[0, 1::2])):
         assert abs(torch.corrcoef(torch.stack((left, right)))[0, 1]) < 5 / math.sqrt(len(left))

@@ -1,5 +1,7 @@
 """Looking up a run of a table's rows: other ids give zeros, and all runs add up to the whole lookup."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -30,7 +32,7 @@ def test_ids_of_other_runs_and_of_padding_give_zeros(size: int, one_place: Place
 
 def test_what_does_not_fit_is_refused() -> None:
     table_VE, ids_T = torch.zeros(4, 8), torch.zeros(3, dtype=torch.int32)
-    options = {"first_id": 0, "num_ids": 4}
+    options: dict[str, Any] = {"first_id": 0, "num_ids": 4}
     with pytest.raises(ValueError, match="input_ids must be int32"):
         embed_rows(ids_T.long(), table_VE, torch.zeros(3, 8), **options)
     with pytest.raises(ValueError, match=r"out must be torch.float32 of \(3, 8\)"):
