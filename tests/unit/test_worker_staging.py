@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from worker_svc.runner.cell_writer import CellWrite, CellWriter, row_write
-from worker_svc.runner.packed_upload import PackedUpload, packed_starts
+from worker_svc.runner.packed_upload import Arrays, PackedUpload, RepeatedUpload, packed_starts
 from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
 from worker_svc.runner.staging import StagingRing
 
@@ -164,3 +164,23 @@ def test_logprobs_are_each_rows_own_entries() -> None:
 
 def test_a_step_that_samples_nothing_gives_no_tokens() -> None:
     assert EmptyStep().wait().token_ids.tolist() == []
+
+
+def test_uploads_go_on_after_one_whose_arrays_could_not_be_written() -> None:
+    ring, _ = ring_of(2)
+    upload = PackedUpload(ring, cpu())
+    repeated = RepeatedUpload(upload, {"ids": 2})
+
+    def fail(_: Arrays) -> None:
+        raise OverflowError
+
+    def fill(arrays: Arrays) -> None:
+        arrays["ids"][:] = [3, 4]
+
+    for _ in range(3):
+        with pytest.raises(OverflowError):
+            upload.send({"ids": 2}, fail)
+        with pytest.raises(OverflowError):
+            repeated.send(fail)
+    repeated.send(fill)
+    assert repeated.views["ids"].tolist() == [3, 4]

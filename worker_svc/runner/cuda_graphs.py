@@ -39,13 +39,16 @@ class CudaGraphs(Generic[Key]):
         """Run the step once, which compiles kernels and picks algorithms, then capture it."""
         graph = torch.cuda.CUDAGraph()
         self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            self._launch(key)
-            # Not torch.cuda.graph: it collects garbage each time, which takes longer than a capture.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
+        try:
+            with torch.cuda.stream(self._stream):
                 self._launch(key)
-            finally:
-                graph.capture_end()
-        torch.cuda.current_stream().wait_stream(self._stream)
+                # Not torch.cuda.graph: it collects garbage each time, which takes longer than a capture.
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    self._launch(key)
+                finally:
+                    graph.capture_end()
+        finally:
+            # Of a capture that failed, too: what it had queued comes before whatever is queued next.
+            torch.cuda.current_stream().wait_stream(self._stream)
         self._graphs[key] = graph

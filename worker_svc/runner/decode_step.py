@@ -61,11 +61,14 @@ class DecodeStep:
         words = self._words.get((buffer, num_rows))
         if words is None:
             words = self._words[buffer, num_rows] = self._cut(buffer, num_rows)
-        if batch is None:
-            words.write_padding()
-        else:
-            words.write(batch, told_address=told_address)
-        self._inbox.send(buffer, DecodeLayout(num_rows=num_rows).num_words)
+        try:
+            if batch is None:
+                words.write_padding()
+            else:
+                words.write(batch, told_address=told_address)
+        finally:
+            # Of a step that failed, too: it is never launched, and the device is told the next one's turn.
+            self._inbox.send(buffer, DecodeLayout(num_rows=num_rows).num_words)
 
     def launched(self) -> None:
         """Tell that the kernels of what was staged are queued."""

@@ -176,7 +176,7 @@ class MixedStep:
         self, kind: CapturedKind, batch: InputBatch, *, admissions: tuple[Admission, ...]
     ) -> Uploaded:
         assert self._graphs is not None, "there is nothing to replay"
-        if kind not in self._inputs:
+        if kind not in self._graphs:
             self._capture(kind)
         inputs = self._inputs[kind]
         admissions, _ = self._admissions.join(admissions, inputs.admitted)

@@ -53,10 +53,13 @@ class PackedUpload:
     def send(self, sizes: Mapping[str, int], fill: Callable[[Arrays], None]) -> None:
         """Upload arrays of so many words each, which ``fill`` writes to where they leave from."""
         buffer = self.ring.take()
-        arrays, words_W = cut_arrays(buffer, sizes)
-        fill(arrays)
-        self.device_W[: len(words_W)].copy_(words_W, non_blocking=True)
-        self.ring.guard(buffer)
+        try:
+            arrays, words_W = cut_arrays(buffer, sizes)
+            fill(arrays)
+            self.device_W[: len(words_W)].copy_(words_W, non_blocking=True)
+        finally:
+            # Of a step that failed, too: the ring goes on with the next one.
+            self.ring.guard(buffer)
 
     def views(self, sizes: Mapping[str, int]) -> dict[str, torch.Tensor]:
         """Return where on the device arrays of these sizes lie after each upload; nine take 25 us to cut."""
@@ -81,13 +84,15 @@ class RepeatedUpload:
     def send(self, fill: Callable[[Arrays], None]) -> None:
         """Upload what ``fill`` writes."""
         buffer = self._ring.take()
-        cut = self._cuts.get(buffer)
-        if cut is None:
-            cut = self._cuts[buffer] = cut_arrays(buffer, self._sizes)
-        arrays, words_W = cut
-        fill(arrays)
-        self._device_W.copy_(words_W, non_blocking=True)
-        self._ring.guard(buffer)
+        try:
+            cut = self._cuts.get(buffer)
+            if cut is None:
+                cut = self._cuts[buffer] = cut_arrays(buffer, self._sizes)
+            arrays, words_W = cut
+            fill(arrays)
+            self._device_W.copy_(words_W, non_blocking=True)
+        finally:
+            self._ring.guard(buffer)
 
 
 def cut_arrays(buffer: StagingBuffer, sizes: Mapping[str, int]) -> tuple[Arrays, torch.Tensor]:
