@@ -132,6 +132,13 @@ def test_large_weights_get_large_programs() -> None:
     assert choose_tile(1024, 3072, num_rows=1) == Tile(num_outputs=4, num_warps=8, is_dot=False)
     assert choose_tile(151936, 1024, num_rows=1) == Tile(num_outputs=16, num_warps=8, is_dot=False)
     assert choose_tile(151936, 1024, num_rows=2) == Tile(num_outputs=4, num_warps=1, is_dot=False)
+    assert choose_tile(3072, 4096, num_rows=1) == Tile(num_outputs=2, num_warps=8, is_dot=False)
+    assert choose_tile(75968, 4096, num_rows=1) == Tile(num_outputs=4, num_warps=4, is_dot=False)
+    assert choose_tile(4096, 2048, num_rows=1) == Tile(
+        num_outputs=16, num_warps=8, is_dot=True, is_swapped=True
+    )
+    gated = choose_tile(6144, 4096, num_rows=1, is_gated=True)
+    assert gated == Tile(num_outputs=4, num_warps=8, is_dot=False)
 
 
 def test_tensor_cores_take_2_rows_and_more() -> None:
