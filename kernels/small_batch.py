@@ -172,7 +172,8 @@ def can_fuse(num_rows: int, num_outputs: int, num_inputs: int, *, itemsize_bytes
     most_rows = MAX_ROWS_OF_LARGE if is_large_weight(num_outputs, num_inputs) else MAX_ROWS
     if num_rows > most_rows or num_inputs > MAX_INPUTS:
         return False
-    tile = choose_tile(1, num_inputs, num_rows=num_rows)
+    # The tile of one row knows how many outputs there are.
+    tile = choose_tile(num_outputs if num_rows == 1 else 1, num_inputs, num_rows=num_rows)
     return not tile.is_dot or _dot_bytes(tile, num_rows, num_inputs, itemsize_bytes) <= MAX_DOT_BYTES
 
 

@@ -33,3 +33,11 @@ def test_the_head_is_streamed() -> None:
     assert {num_rows: head.way(num_rows, ROW_LIMITS.head) for num_rows in ways} == ways
     biased = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=weight_OI[:, 0], has_norm=False)
     assert biased.way(3, ROW_LIMITS.head) is Way.CUBLAS
+
+
+@pytest.mark.parametrize(("dtype", "way"), [(torch.bfloat16, Way.FEW_ROWS), (torch.float32, Way.TILED)])
+def test_one_row_of_a_large_weight_goes_where_its_tile_fits(dtype: torch.dtype, way: Way) -> None:
+    """Of Qwen3-1.7B's QKV projection, whose float32 shared memory does not hold."""
+    weight_OI = torch.empty(4096, 2048, dtype=dtype, device="meta")
+    qkv = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=None, has_norm=True)
+    assert qkv.way(1, ROW_LIMITS.qkv) is way
