@@ -1,8 +1,9 @@
 """What ranks of shared models compute: ``python -m tests.rank_process DEVICE OUT FOLDER ...``.
 
 Each model is run whole and by several ranks: on the CPU, over gloo, by two and four, on GPUs by two. Rank R
-leaves all its results in OUT/R.pt. The same processes serve all cases, forked from one that has imported
-torch; once one fails, all end. Holds no tests and checks nothing.
+leaves all its results in OUT/R.pt, which read_results reads. The same processes serve all cases, forked from
+one that has imported torch, and share the whole models between them; once one fails, all end. Holds no tests
+and checks nothing.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from model.config import read_model_config
 from model.forward_context import ForwardContext
 from model.load import load_model
 from tests.ending_ranks import end_with_parent, wait_for_all
+from tests.rank_progress import RankProgress
 from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.config import WorkerConfig
 from worker_svc.runner.executor import Executor
@@ -65,7 +67,16 @@ class RankResult:
     kv_cache_shape: tuple[int, ...]
 
 
-def compute(folder: Path, group: TpGroup) -> RankResult:
+def read_results(out: Path, device: str) -> dict[tuple[str, int], list[RankResult]]:
+    """Return all results by the model's name and the number of ranks: a list by rank."""
+    results: dict[tuple[str, int], list[RankResult]] = {}
+    for rank in range(max(SIZES[device])):
+        for case, values in torch.load(out / f"{rank}.pt").items():
+            results.setdefault(case, []).append(RankResult(**values))
+    return results
+
+
+def compute(folder: Path, group: TpGroup, progress: RankProgress) -> RankResult:
     """Compute one model's results as one of these ranks."""
     device, _, _ = group.device.partition(":")
     logits_TV, kv_cache_shape = torch.empty(0), tuple[int, ...]()
@@ -80,9 +91,13 @@ def compute(folder: Path, group: TpGroup) -> RankResult:
         max_num_seqs=4,
         max_num_batched_tokens=128,
     )
-    executor = load_worker(config, group).executor
+    # Captured are the steps that come, not all sizes: compiling those would take most of the time.
+    executor = load_worker(config, group, captures_at_start=False).executor
+    progress.tell("loaded")
     plain = run_lanes(executor, LANES)
+    progress.tell("sampled in every way that edits no logits")
     edited = run_lanes(executor, (LANES[1], EDITED_LANE))
+    progress.tell("edited logits")
     return RankResult(
         logits_TV=logits_TV,
         plain=[tokens for tokens, _ in plain],
@@ -150,26 +165,31 @@ def run_lanes(executor: Executor, lanes: tuple[dict[str, Any], ...]) -> list[tup
 
 
 def run_rank(rank: int, device: str, *, out: Path, folders: list[Path]) -> None:
-    """Take part in every group that has this rank."""
+    """Take part in every group that has this rank; alone, run its share of the models."""
     end_with_parent()
+    progress, num_ranks = RankProgress(rank), max(SIZES[device])
     torch.set_num_threads(1)
     own_device = f"cuda:{rank}" if device == "cuda" else device
     if device == "cuda":
         torch.cuda.set_device(own_device)
     results: dict[tuple[str, int], dict[str, Any]] = {}
     for size in SIZES[device]:
-        if rank >= size:
+        if size > 1 and rank >= size:
             continue
         if size > 1:
             backend, meeting = "nccl" if device == "cuda" else "gloo", f"file://{out}/meeting_{size}"
+            progress.tell(f"meets {size} ranks")
             distributed.init_process_group(backend, init_method=meeting, rank=rank, world_size=size)
-        group = TpGroup(rank=rank, size=size, device=own_device, local_rank=rank, local_size=size)
-        for folder in folders:
-            results[folder.name, size] = asdict(compute(folder, group))
+        place = rank % size
+        group = TpGroup(rank=place, size=size, device=own_device, local_rank=place, local_size=size)
+        for folder in folders if size > 1 else folders[rank::num_ranks]:
+            progress.tell(f"{folder.name}, {size} ranks")
+            results[folder.name, size] = asdict(compute(folder, group, progress))
         # NCCL would wait for the graphs that use it. Theirs is the last size: both end with the process.
         if size > 1 and device == "cpu":
             distributed.destroy_process_group()
     torch.save(results, out / f"{rank}.pt")
+    progress.tell("ends")
 
 
 def main() -> None:

@@ -10,9 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from tests.rank_process import RankResult
+from tests.rank_process import RankResult, read_results
 
 Results = dict[tuple[str, int], list[RankResult]]
 # Four heads with two KV heads, tied; four with one, not tied, in several files; eight with four, padded ids.
@@ -32,12 +31,7 @@ def results(checkpoint_folder: Callable[[str], Path], tmp_path_factory: pytest.T
     # gloo would listen where the machine's name leads.
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo"}
     subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=environment)
-    by_rank = [torch.load(out / f"{rank}.pt") for rank in range(4)]
-    return {
-        (name, size): [RankResult(**by_rank[rank][name, size]) for rank in range(size)]
-        for name in SHAPES
-        for size in (1, 2, 4)
-    }
+    return read_results(out, "cpu")
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -14,6 +14,7 @@ from torch import distributed
 from benchmarks.join_torchrun import join_torchrun
 from tests.ending_ranks import end_with_parent
 from tests.gpu.fused_forward import BLOCK_SIZE, FusedForward
+from tests.rank_progress import RankProgress
 from worker_svc.tp.model_ranks import make_ranks
 
 NUM_PROMPTS, NUM_POSITIONS = 8, 64
@@ -31,6 +32,7 @@ def main() -> None:
     end_with_parent()
     folder, out = map(Path, sys.argv[1:])
     group = join_torchrun("cuda")
+    progress = RankProgress(group.rank)
     ours = FusedForward.load(
         folder,
         num_rows=NUM_PROMPTS,
@@ -38,9 +40,12 @@ def main() -> None:
         dtype=torch.bfloat16,
         ranks=make_ranks(group),
     )
+    progress.tell("loaded")
     ids_BP = prompts().to(group.device)
     prefilled_BPV = ours.prefill(ids_BP[:, :-1])
+    progress.tell("computed the prompts")
     decoded_BV = ours.decode(ids_BP[:, -1], NUM_POSITIONS - 1)
+    progress.tell("decoded")
     if group.is_leader:
         torch.save(torch.cat((prefilled_BPV, decoded_BV[:, None]), 1).cpu(), out)
     if group.size > 1:

@@ -13,6 +13,7 @@ import torch
 
 from benchmarks.join_torchrun import join_torchrun
 from tests.ending_ranks import end_with_parent
+from tests.rank_progress import RankProgress
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MOST_BYTES, SymmetricRanks, Way
 
@@ -64,12 +65,15 @@ def main() -> None:
     end_with_parent()
     group = join_torchrun("cuda")
     device = torch.device(group.device)
+    progress = RankProgress(group.rank)
     ranks, own = SymmetricRanks(device), random.Random(group.rank)
+    progress.tell("has met the others")
     for seed in range(NUM_GRAPHS):
         messages = Messages(seed, ranks, device)
         graphs = CudaGraphs(messages.launch, device=device)
         graphs.capture("")
         messages.check()
+        progress.tell(f"graph {seed} of {NUM_GRAPHS} captured, its sums are right")
         for replay in range(NUM_REPLAYS):
             time.sleep(own.uniform(0, MOST_SECONDS))
             graphs.replay("")
@@ -77,6 +81,7 @@ def main() -> None:
             if replay % 3 == 0:
                 messages.check()
         messages.check()
+    progress.tell("all sums are right")
     torch.distributed.destroy_process_group()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.rank_process import RankResult
+from tests.rank_process import read_results
 from worker_svc.__main__ import GPU_ENVIRONMENT
 
 pytestmark = pytest.mark.gpu
@@ -29,11 +29,10 @@ def test_two_gpus_give_the_tokens_of_one(checkpoint_folder: Callable[[str], Path
         link.symlink_to(checkpoint_folder(link.name), target_is_directory=True)
     command = [sys.executable, "-m", "tests.rank_process", "cuda", str(tmp_path), *map(str, links)]
     subprocess.run(command, check=True, timeout=LIMIT_SECONDS, env=os.environ | GPU_ENVIRONMENT)
-    by_rank = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
+    results = read_results(tmp_path, "cuda")
     for name in SHAPES:
-        whole = RankResult(**by_rank[0][name, 1])
-        for rank in range(2):
-            shared = RankResult(**by_rank[rank][name, 2])
+        (whole,) = results[name, 1]
+        for shared in results[name, 2]:
             assert shared.plain == whole.plain
             assert shared.edited == whole.edited
             assert shared.logprobs == [pytest.approx(values, abs=1e-3) for values in whole.logprobs]
