@@ -1,5 +1,6 @@
-"""Captures that fail, with streams and graphs that only note what is asked of them."""
+"""Captures, some of which fail, with streams and graphs that only note what is asked of them."""
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -61,5 +62,23 @@ def test_what_a_failed_capture_had_queued_comes_before_what_is_queued_next(
         graphs.capture("step")
     assert "step" not in graphs
     assert entries == ["own waits for current", *captured, "current waits for own"]
+    assert gc.isenabled()
     graphs.capture("step")
     assert "step" in graphs
+
+
+@pytest.mark.usefixtures("entries")
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_graphs_that_are_garbage_do_not_end_within_a_capture(is_enabled: bool) -> None:
+    collects: list[bool] = []
+    graphs: CudaGraphs[str] = CudaGraphs(
+        lambda _: collects.append(gc.isenabled()), device=torch.device("cuda")
+    )
+    if not is_enabled:
+        gc.disable()
+    try:
+        graphs.capture("step")
+        assert gc.isenabled() == is_enabled
+    finally:
+        gc.enable()
+    assert collects == [is_enabled, False]

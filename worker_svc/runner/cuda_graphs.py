@@ -4,7 +4,9 @@ A replay costs the host one launch instead of some hundred. What is captured mus
 memory that stays where it is. Knows nothing about what a step computes.
 """
 
-from collections.abc import Callable, Hashable
+import gc
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import torch
@@ -43,12 +45,28 @@ class CudaGraphs(Generic[Key]):
             with torch.cuda.stream(self._stream):
                 self._launch(key)
                 # Not torch.cuda.graph: it collects garbage each time, which takes longer than a capture.
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    self._launch(key)
-                finally:
-                    graph.capture_end()
+                with _collecting_later():
+                    graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                    try:
+                        self._launch(key)
+                    finally:
+                        graph.capture_end()
         finally:
             # Of a capture that failed, too: what it had queued comes before whatever is queued next.
             torch.cuda.current_stream().wait_stream(self._stream)
         self._graphs[key] = graph
+
+
+@contextmanager
+def _collecting_later() -> Iterator[None]:
+    """Leave garbage alone: where a graph, or memory that ranks share, ends within a capture, that is invalid.
+
+    A runner refers to itself by way of its graphs' launches: only the collector ends one.
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
