@@ -11,6 +11,7 @@ are ranks (benchmarks/floor.py). Each case runs once untimed, which also capture
 """
 
 import argparse
+import faulthandler
 import io
 import re
 import statistics
@@ -45,6 +46,8 @@ FIRST_PROFILED_STEP = 16
 def main() -> None:
     """Run the benchmark."""
     arguments = _arguments()
+    if arguments.traces:
+        faulthandler.dump_traceback_later(arguments.traces, repeat=True)
     group = join_torchrun(arguments.device)
     # One rank tells of all.
     with redirect_stdout(sys.stdout if group.is_leader else io.StringIO()):
@@ -60,7 +63,7 @@ def _run(arguments: argparse.Namespace, group: TpGroup) -> None:
         floor_seconds, shape=Shape.of(read_model_config(arguments.model)), card=Card().times(group.size)
     )
     print(f"{'case':18s} {'steps':>6s} {'seconds':>9s} {'tokens/s':>9s} {'ms/step':>8s} {'floor':>7s} "
-          f"{'launch us':>10s} {'core us':>8s}")  # fmt: skip
+          f"{'launch us':>10s} {'core us':>8s}", flush=True)  # fmt: skip
     for name, case in chosen.items():
         timings = _run_case(case, worker=worker, arguments=arguments)
         _print_timing(name, timings, floor=floor(case))
@@ -102,6 +105,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--temperature", type=float, default=TEMPERATURE)
     parser.add_argument("--profile", type=int, default=0, metavar="STEPS",
                         help="profile so many decode steps of each case and print the kernels")  # fmt: skip
+    parser.add_argument("--traces", type=float, default=0.0, metavar="SECONDS",
+                        help="write every rank's stacks to standard error so often")  # fmt: skip
     return parser.parse_args()
 
 
@@ -118,7 +123,7 @@ def _load(arguments: argparse.Namespace, group: TpGroup, *, max_num_seqs: int) -
         max_num_batched_tokens=max(arguments.max_num_batched_tokens, max_num_seqs),
         max_model_len=MAX_MODEL_LEN,
     )
-    return load_worker(config, group, tell=print, captures_at_start=False)
+    return load_worker(config, group, tell=partial(print, flush=True), captures_at_start=False)
 
 
 def _run_case(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> list[Timing]:
