@@ -45,11 +45,12 @@ def supervise(config: SchedulerConfig, say: Callable[[str], None]) -> int:
         ConfigError: if a port cannot be had.
     """
     with ExitStack() as stack:
+        # Before there are folders: a signal that ended the process there would leave them behind.
+        wakeup = stack.enter_context(_stop_signals_as_bytes())
         reserved = stack.enter_context(reserve_port(config.host, config.port))
         config = replace(config, port=reserved.getsockname()[1])
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stepwire-"))
         metrics_folder = stack.enter_context(serve_metrics(config, say))
-        wakeup = stack.enter_context(_stop_signals_as_bytes())
         supervisor = Supervisor(
             config,
             socket_path=str(Path(folder) / "engine.sock"),

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from scheduler_svc.config import ConfigError, SchedulerConfig
+from scheduler_svc.supervisor import supervise
 from tools.services import Service
 
 LIMIT_SECONDS = 30.0
@@ -143,3 +145,21 @@ def test_when_the_supervisor_is_killed_nothing_is_left_running_or_in_memory(
         wait_gone(pids)
         assert not board.parent.exists()
         assert not socket.parent.exists()
+
+
+def test_signals_are_taken_before_there_are_folders_to_leave_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handlers = []
+
+    @contextmanager
+    def no_folder(**_: object) -> Iterator[str]:
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        raise ConfigError("seen enough")
+        yield ""
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", no_folder)
+    with pytest.raises(ConfigError, match="seen enough"):
+        supervise(SchedulerConfig(model="m", port=0), print)
+    assert handlers != [signal.SIG_DFL]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
