@@ -107,6 +107,8 @@ class SchedulerConfig:
         self._check_workers()
         self._check_range("port", 0, 65535)
         self._check_range("metrics_port", -1, 65535)
+        if self.metrics_port == self.port != 0:
+            raise ConfigError.of("metrics_port", self.metrics_port, "be another port than --port")
         self._check_range("frontends", 1, 256)
         self._check_range("max_steps_in_flight", 1, _MAX_STEPS_IN_FLIGHT)
         self._check_range("max_lease_steps", 1, _MAX_LEASE_STEPS)

@@ -51,6 +51,7 @@ def test_defaults_are_as_documented() -> None:
         ({"step_limit_seconds": 0.0}, "--step-limit-seconds is 0.0, but must be finite and over 0"),
         ({"first_step_limit_seconds": math.inf}, "--first-step-limit-seconds is inf"),
         ({"silence_limit_seconds": 1.9}, "--silence-limit-seconds is 1.9, but must be at least 2"),
+        ({"metrics_port": 9, "port": 9}, "--metrics-port is 9, but must be another port than --port"),
         ({"metrics_port": -2}, "--metrics-port is -2, but must be in [-1, 65535]"),
         ({"otlp_endpoint": "a:1"}, "--otlp-endpoint is 'a:1', but must begin with http:// or https://"),
         ({"log_format": "xml"}, "--log-format is 'xml', but must be text or json"),

@@ -32,18 +32,20 @@ AFTER_DRAIN_SECONDS = 5.0
 def run_serve(flags: ServeFlags) -> None:
     """Run the command."""
     check_port(flags.host, flags.port)
+    if flags.metrics_port is not None and flags.metrics_port > 0:
+        check_port(flags.host, flags.metrics_port, flag="--metrics-port")
     with one_line_errors(f"{flags.host}:{flags.port}"):
         exit_code = asyncio.run(_serve(flags))
     raise typer.Exit(exit_code)
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(host: str, port: int, *, flag: str = "--port") -> None:
     """End the program where the address is taken or not ours: the scheduler would only find out later.
 
     It starts when the worker has loaded the model, which may take minutes.
     """
     if not 0 <= port <= MAX_PORT:  # else getaddrinfo would take the rest of a division by 65,536
-        fail(f"--port is {port}, but must be in [0, {MAX_PORT}]", EXIT_REFUSED)
+        fail(f"{flag} is {port}, but must be in [0, {MAX_PORT}]", EXIT_REFUSED)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -52,7 +54,7 @@ def check_port(host: str, port: int) -> None:
     except OSError as error:
         limit = f"be an address that can be listened on ({error.strerror})"
         is_host = isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL
-        told = f"--host is '{host}'" if is_host else f"--port is '{host}:{port}'"
+        told = f"--host is '{host}'" if is_host else f"{flag} is '{host}:{port}'"
         fail(f"{told}, but must {limit}", EXIT_REFUSED)
 
 

@@ -21,15 +21,27 @@ class ServeFlags:
     """
 
     model: Annotated[str, typer.Option(help="Model folder in Hugging Face format, or a hub id.")]
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.")] = 50051
-    device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=_WORKER)] = "cpu"
+    # What is passed on always has the service's own variable here: its flag would beat it there.
+    host: Annotated[str, typer.Option(help="Address to listen on.", envvar="STEPWIRE_SCHEDULER_HOST")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 picks a free one.", envvar="STEPWIRE_SCHEDULER_PORT")
+    ] = 50051
+    device: Annotated[
+        str, typer.Option(help="cpu or cuda.", envvar="STEPWIRE_WORKER_DEVICE", rich_help_panel=_WORKER)
+    ] = "cpu"
     tensor_parallel_size: Annotated[
         int,
         typer.Option(min=1, help="GPUs, or processes, that share the model.", rich_help_panel=_WORKER),
     ] = 1
     worker_port: Annotated[
-        int, typer.Option(help="Port of the worker; 0 picks a free one.", rich_help_panel=_WORKER)
+        int,
+        typer.Option(
+            help="Port of the worker; 0 picks a free one.",
+            envvar="STEPWIRE_WORKER_PORT",
+            rich_help_panel=_WORKER,
+        ),
     ] = 0
     dtype: Annotated[str | None, typer.Option(help="Of weights and KV cache.", rich_help_panel=_WORKER)] = (
         None
@@ -79,11 +91,21 @@ class ServeFlags:
         typer.Option(help="Requests that may wait for their turn.", rich_help_panel=_SCHEDULER),
     ] = None
     drain_seconds: Annotated[
-        float, typer.Option(help="How long a stop waits for running requests.", rich_help_panel=_SCHEDULER)
+        float,
+        typer.Option(
+            help="How long a stop waits for running requests.",
+            envvar="STEPWIRE_SCHEDULER_DRAIN_SECONDS",
+            rich_help_panel=_SCHEDULER,
+        ),
     ] = 30.0
     metrics_port: Annotated[
         int | None,
-        typer.Option(help="Port of the Prometheus metrics; 0 picks a free one.", rich_help_panel=_SCHEDULER),
+        typer.Option(
+            help="Port of the Prometheus metrics; 0 picks a free one.",
+            # It is looked at before the worker starts.
+            envvar="STEPWIRE_SCHEDULER_METRICS_PORT",
+            rich_help_panel=_SCHEDULER,
+        ),
     ] = None
     tls_cert: Annotated[
         str | None,
