@@ -78,8 +78,9 @@ def _fetch_from_hub(hub_id: str) -> Path:
         folder = Path(snapshot_download(hub_id, allow_patterns=HUB_FILE_PATTERNS))
     # The hub's client lets through errors of several libraries, with no root of their own.
     except Exception as error:
+        reason = " ".join(str(error).split())  # some have several lines
         raise ModelFolderError(
-            f"model {hub_id!r} is no folder here, and fetching it from the hub failed: {error}"
+            f"model {hub_id!r} is no folder here, and fetching it from the hub failed: {reason}"
         ) from error
     if not (folder / CONFIG_FILE).is_file():
         raise ModelFolderError(f"hub model {hub_id!r} holds no {CONFIG_FILE}")

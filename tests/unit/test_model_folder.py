@@ -24,7 +24,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def snapshot_download(hub_id: str, *, allow_patterns: list[str]) -> str:
         assert "*.safetensors" in allow_patterns
         asked.append(hub_id)
-        raise ConnectionError("no network")
+        raise ConnectionError("no\nnetwork")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return asked
