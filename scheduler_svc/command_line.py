@@ -19,6 +19,7 @@ from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import supervise
 from scheduler_svc.traced import with_collector
 from service.field_docstrings import field_docstrings
+from service.unknown_options import describe_unknown
 
 ENVIRONMENT_PREFIX = "STEPWIRE_SCHEDULER"
 
@@ -47,7 +48,7 @@ def check_environment(environment: Mapping[str, str]) -> None:
     known = {f"{ENVIRONMENT_PREFIX}_{field.name.upper()}" for field in fields(SchedulerConfig)}
     for name in sorted(environment):
         if name.startswith(f"{ENVIRONMENT_PREFIX}_") and name not in known:
-            raise ConfigError(f"environment option {name} is unknown, but must be one of {sorted(known)}")
+            raise ConfigError(describe_unknown(name, known, prefix=f"{ENVIRONMENT_PREFIX}_"))
 
 
 def _run(flags: dict[str, Any], environment: Mapping[str, str]) -> int:

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from service.field_docstrings import field_docstrings
+from service.unknown_options import describe_unknown
 from worker_svc.errors import ConfigError
 
 Config = TypeVar("Config")
@@ -39,9 +40,7 @@ def check_environment(config_class: type[Any], prefix: str, *, names: Iterable[s
     known = {prefix + field.name.upper() for field in dataclasses.fields(config_class)}
     unknown = sorted(name for name in names if name.startswith(prefix) and name not in known)
     if unknown:
-        raise ConfigError(
-            f"unknown environment variable {unknown[0]}; options are {', '.join(sorted(known))}"
-        )
+        raise ConfigError(describe_unknown(unknown[0], known, prefix=prefix))
 
 
 def _parameter(field: dataclasses.Field[Any], text: str) -> inspect.Parameter:

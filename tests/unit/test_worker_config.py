@@ -71,8 +71,12 @@ def test_a_wrong_option_is_named_with_value_and_limit(option: str, value: Any, m
 
 def test_an_unknown_variable_with_our_prefix_is_refused() -> None:
     check_environment(WorkerConfig, PREFIX, names=["STEPWIRE_WORKER_PORT", "STEPWIRE_SCHEDULER_X", "PATH"])
-    with pytest.raises(ConfigError, match="unknown environment variable STEPWIRE_WORKER_PROT; options are"):
+    with pytest.raises(ConfigError) as caught:
         check_environment(WorkerConfig, PREFIX, names=["STEPWIRE_WORKER_PORT", "STEPWIRE_WORKER_PROT"])
+    told = "environment option STEPWIRE_WORKER_PROT is unknown, but must be one of those that --help lists"
+    assert str(caught.value) == f"{told}, such as STEPWIRE_WORKER_PORT"
+    with pytest.raises(ConfigError, match=r"STEPWIRE_WORKER_X is unknown, but must be one of .* lists$"):
+        check_environment(WorkerConfig, PREFIX, names=["STEPWIRE_WORKER_X"])
 
 
 def run_worker(*flags: str, **environment: str) -> "subprocess.CompletedProcess[str]":
