@@ -3,6 +3,7 @@
 A command that nobody runs is a promise that nobody keeps: each is listed here with what runs it.
 """
 
+import ast
 import re
 from pathlib import Path
 
@@ -162,6 +163,13 @@ def test_links_between_documents_lead_somewhere() -> None:
         if not (document.parent / link).exists()
     ]
     expect_none(dead)
+
+
+def test_files_that_the_map_of_kernels_names_exist() -> None:
+    docstring = ast.get_docstring(ast.parse(read_file("kernels/__init__.py"))) or ""
+    names = re.findall(r"\w+\.py\b", docstring)
+    assert names
+    expect_none([name for name in names if not (REPOSITORY / "kernels" / name).is_file()])
 
 
 def test_files_that_the_documents_name_exist() -> None:
