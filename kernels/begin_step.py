@@ -15,6 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.prepare import prepare_decode_ref
+
 BLOCK_B = 16
 """Each row looks at all appended blocks."""
 BLOCK_A = 128
@@ -172,14 +174,9 @@ def begin_step_ref(
     )
     cells_C.scatter_(0, append_cells_A, block_ids_A)
     out.words_W.copy_(words_W)
-    is_live_B = lanes_B >= 0
-    lane_B = lanes_B.long().clamp(min=0)
-    position_B = positions_B.long().where(is_live_B, 0)
-    block_id_B = block_table_LM[lane_B, position_B // block_size].long()
-    slot_B = block_id_B * block_size + position_B % block_size
-    out.input_ids_B.copy_(token_pool_LP[lane_B, position_B].where(is_live_B, 0))
-    out.slot_mapping_B.copy_(slot_B.where(is_live_B, -1))
-    out.seq_lens_B.copy_((positions_B + 1).where(is_live_B, 0))
+    prepared = prepare_decode_ref(lanes_B, positions_B, token_pool_LP, block_table_LM, block_size)
+    for written, made in zip((out.input_ids_B, out.slot_mapping_B, out.seq_lens_B), prepared, strict=True):
+        written.copy_(made)
 
 
 def _check(

@@ -8,6 +8,8 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from kernels.ring_stage import next_stage
+
 
 @gluon.jit
 def _write_number(slot, number):
@@ -33,13 +35,6 @@ def _fetch(source, token, column, bars, bufs, stage, empty_phase):
     mbarrier.wait(bars.index(bufs.shape[0] + stage), empty_phase)
     mbarrier.expect(bars.index(stage), source.block_type.nbytes)
     tma.async_copy_global_to_shared(source, [token, column], bars.index(stage), bufs.index(stage))
-
-
-@gluon.jit
-def next_stage(stage, phase, NUM_STAGES: gl.constexpr):
-    """Return the next buffer of a ring, and which phase of its barriers to wait for."""
-    is_last = stage == NUM_STAGES - 1
-    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
 
 
 @gluon.jit

@@ -20,7 +20,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.hopper_prefill_fetch import next_stage, produce
+from kernels.hopper_prefill_fetch import produce
+from kernels.ring_stage import next_stage
 
 
 @gluon.jit

@@ -18,6 +18,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.ring_stage import next_stage
 from kernels.row_squares import SQUARES_CHUNK
 
 CHUNK = gl.constexpr(SQUARES_CHUNK)
@@ -56,12 +57,6 @@ def place_span(
 
 
 @gluon.jit
-def _next(stage, phase, STAGES: gl.constexpr):
-    is_last = stage == STAGES - 1
-    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
-
-
-@gluon.jit
 def _prior(stage, STAGES: gl.constexpr):
     # Not a variable that the loop sets to stage: Triton takes it for the stage in front of the loop.
     return gl.where(stage == 0, STAGES - 1, stage - 1)
@@ -92,7 +87,7 @@ def copy_tiles(
                 else:
                     at = [column_block, 0, inner]
                 tma.async_copy_global_to_shared(weight, at, bar, weight_ring.index(stage))
-                stage, phase = _next(stage, phase, STAGES)
+                stage, phase = next_stage(stage, phase, STAGES)
 
 
 @gluon.constexpr_function
@@ -117,7 +112,7 @@ def multiply(ring, stage, phase, layout: gl.constexpr, NUM_INNER: gl.constexpr, 
         product = warpgroup_mma(x, weight, product, use_acc=inner > 0, is_async=True)
         product = warpgroup_mma_wait(1, deps=(product,))
         mbarrier.arrive(empty.index(_prior(stage, STAGES)), count=1, pred=inner > 0)
-        stage, phase = _next(stage, phase, STAGES)
+        stage, phase = next_stage(stage, phase, STAGES)
     product = warpgroup_mma_wait(0, deps=(product,))
     mbarrier.arrive(empty.index(_prior(stage, STAGES)), count=1)
     return product, stage, phase

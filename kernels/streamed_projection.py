@@ -18,11 +18,10 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait, launch_options
 from kernels.logit_summary import LogitSummary, load_wishes, summarize_piece
 from kernels.small_batch_ref import check_projection
+from kernels.tiled_projection import ALIGNMENT_BYTES, is_aligned
 from kernels.tiled_projection_kernel import read_ahead
 
 NUM_INTERPRETED_PROGRAMS = 3
-ALIGNMENT_BYTES = 16
-"""Of rows, for the copy engine."""
 ITEM_BYTES = 2
 """Of numbers that tensor cores multiply, and a tile has room for."""
 MIN_ROWS = 16
@@ -168,7 +167,7 @@ def streamed_projection_ref(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> torc
 
 def can_stream(weight_OI: torch.Tensor) -> bool:
     """Whether streamed_projection takes such a weight."""
-    return weight_OI.itemsize == ITEM_BYTES and weight_OI.is_contiguous() and _is_aligned(weight_OI)
+    return weight_OI.itemsize == ITEM_BYTES and weight_OI.is_contiguous() and is_aligned(weight_OI)
 
 
 def choose_streamed_tile(
@@ -193,15 +192,11 @@ def choose_streamed_tile(
 
 
 def _check(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> None:
-    if len(x_RI) > MAX_ROWS or not can_stream(weight_OI) or not _is_aligned(x_RI):
+    if len(x_RI) > MAX_ROWS or not can_stream(weight_OI) or not is_aligned(x_RI):
         raise ValueError(
             f"at most {MAX_ROWS} rows of numbers of {ITEM_BYTES} bytes, aligned to {ALIGNMENT_BYTES}, are "
             f"streamed, but these are {tuple(x_RI.shape)} and {tuple(weight_OI.shape)} of {x_RI.dtype}"
         )
-
-
-def _is_aligned(rows: torch.Tensor) -> bool:
-    return rows.data_ptr() % ALIGNMENT_BYTES == 0 and rows.stride(0) * rows.itemsize % ALIGNMENT_BYTES == 0
 
 
 @cache

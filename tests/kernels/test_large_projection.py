@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import large_gate_kernel, large_product, large_projection, large_qkv_kernel
+from kernels import large_gate_kernel, large_product, large_projection, large_qkv_kernel, ring_stage
 from kernels.large_projection_ref import (
     Heads,
     norm_gate_up_silu_ref,
@@ -133,7 +133,7 @@ def test_emulated_gates(num_rows: int, span: int, is_normed: bool) -> None:
     weight *= np.float32(192**-0.5)
     squares, out = np.square(x).reshape(num_rows, -1, 32).sum(2), np.full((num_rows, 512), CANARY, np.float32)
     run_emulated(
-        (large_gate_kernel, large_product),
+        (large_gate_kernel, large_product, ring_stage),
         Descriptor(x, (128, 64)),
         Descriptor(weight.reshape(2, 512, 192), (2, 128, 64)),
         Descriptor(out, (64, 128)),
@@ -160,7 +160,7 @@ def test_emulated_heads(num_rows: int, span: int, has_norm: bool) -> None:
     norms = [None if norm is None else norm.numpy() for norm in (ours.q_weight_D, ours.k_weight_D)]
     caches = (ours.key_cache_NSKD, ours.value_cache_NSKD, ours.slot_mapping_R)
     run_emulated(
-        (large_qkv_kernel, large_product),
+        (large_qkv_kernel, large_product, ring_stage),
         Descriptor(x.numpy(), (128, 64)),
         Descriptor(weight.numpy().reshape(-1, 256, 128), (1, 256, 64)),
         Descriptor(ours.out_q_RHD.flatten(1).numpy(), (64, 64)),
