@@ -13,6 +13,8 @@ from functools import cache
 import torch
 import triton
 
+from kernels.gpu import HOPPER, compute_capability
+
 try:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 except ImportError:  # a Triton without them: can_depend says no, and kernels leave the calls out
@@ -20,15 +22,13 @@ except ImportError:  # a Triton without them: can_depend says no, and kernels le
 
 __all__ = ["can_depend", "gdc_launch_dependents", "gdc_wait", "launch_options"]
 
-HOPPER = (9, 0)
-
 
 @cache
 def can_depend(device: torch.device) -> bool:
     """Whether kernels on this device can be launched so: compiled by Triton, for Hopper or newer."""
-    if gdc_wait is None or device.type != "cuda" or triton.knobs.runtime.interpret:
+    if gdc_wait is None or triton.knobs.runtime.interpret:
         return False
-    return torch.cuda.get_device_capability(device) >= HOPPER
+    return compute_capability(device) >= HOPPER
 
 
 def launch_options(is_dependent: bool) -> dict[str, bool]:

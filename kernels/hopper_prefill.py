@@ -6,10 +6,9 @@ Shapes: T packed tokens, H heads, K KV heads, D head dim, I tiles.
 from functools import cache
 
 import torch
-from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.hopper_prefill_kernel import hopper_prefill_kernel
+from kernels.gluon_kernels import describe_tiles, hopper_prefill_kernel
+from kernels.gpu import num_multiprocessors
 from kernels.prefill_tiles import PrefillConfig, tokens_per_tile
 
 HEADS_AT_ONCE = 2
@@ -42,13 +41,13 @@ def hopper_prefill(
     group = num_heads * head_dim // key_TX.shape[1]
     tile_size = config.fresh_tile_size
     num_works = len(tiles_I4) * num_heads // HEADS_AT_ONCE
-    hopper_prefill_kernel[(min(num_works, _num_multiprocessors(q_THD.device)),)](
-        _describe(q_THD.flatten(1), tokens_per_tile(config, group), head_dim),
-        _describe(key_TX, tile_size, head_dim),
-        _describe(value_TX, tile_size, head_dim),
+    hopper_prefill_kernel[(min(num_works, num_multiprocessors(q_THD.device)),)](
+        describe_tiles(q_THD.flatten(1), tokens_per_tile(config, group), head_dim),
+        describe_tiles(key_TX, tile_size, head_dim),
+        describe_tiles(value_TX, tile_size, head_dim),
         tiles_I4,
         _counters(q_THD.device),
-        _describe(out.flatten(1), tokens_per_tile(config, group), head_dim),
+        describe_tiles(out.flatten(1), tokens_per_tile(config, group), head_dim),
         out,
         scale_log2,
         num_works,
@@ -59,18 +58,7 @@ def hopper_prefill(
     )
 
 
-def _describe(rows_TX: torch.Tensor, num_rows: int, num_columns: int) -> TensorDescriptor:
-    dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[rows_TX.dtype]
-    block = [num_rows, num_columns]
-    return TensorDescriptor.from_tensor(rows_TX, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
-
-
 @cache
 def _counters(device: torch.device) -> torch.Tensor:
     """Return how many pieces of work were drawn and programs ended: 0 between launches, in stream order."""
     return torch.zeros(2, dtype=torch.int32, device=device)
-
-
-@cache
-def _num_multiprocessors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count

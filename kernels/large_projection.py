@@ -8,25 +8,16 @@ of squares of a row; in a QKV projection X = (H + 2 * K) * D, H query heads, K K
 """
 
 from functools import cache
-from typing import Any
 
 import torch
 import triton
 
-from kernels.dependent_launch import HOPPER
+from kernels.gluon_kernels import describe_tiles, large_gate_kernel, large_qkv_kernel, runs_gluon
+from kernels.gpu import num_multiprocessors
 from kernels.large_projection_ref import Heads
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store
 from kernels.row_squares import check_squares
 from kernels.small_batch_ref import check_projection, num_gated
-
-try:
-    from triton.experimental.gluon import language as gl
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
-
-    from kernels.large_gate_kernel import large_gate_kernel
-    from kernels.large_qkv_kernel import large_qkv_kernel
-except ImportError:  # a Triton without Gluon, or with another one: can_project says no
-    gl = None
 
 BLOCK_R, BLOCK_O, BLOCK_I = 128, 256, 64
 """A tile's rows, weight rows and inputs of a stage; the kernels halve the first two."""
@@ -42,18 +33,11 @@ HEAD_DIM = 128
 OPTIONS = {"num_warps": 4, "maxnreg": 168}  # 12 warps with those that the kernels add
 
 
-@cache
-def _is_hopper(device: torch.device) -> bool:
-    if gl is None or device.type != "cuda" or triton.knobs.runtime.interpret:
-        return False
-    return torch.cuda.get_device_capability(device) == HOPPER
-
-
 def can_project(weight_OI: torch.Tensor) -> bool:
     """Tell whether these kernels fit this weight and its device; of QKV, the heads have to fit, too."""
     num_outputs, num_inputs = weight_OI.shape
     is_whole = num_outputs % BLOCK_O == 0 and num_inputs % BLOCK_I == 0 and num_inputs <= MOST_INPUTS
-    return is_whole and weight_OI.itemsize == 2 and _is_hopper(weight_OI.device)
+    return is_whole and weight_OI.itemsize == 2 and runs_gluon(weight_OI.device)
 
 
 def can_rotate(num_heads: int, num_kv_heads: int, head_dim: int) -> bool:
@@ -87,9 +71,9 @@ def norm_gate_up_silu(
         check_squares(squares_RJ, *x_RI.shape)
     grid, span = _grid(x_RI, weight_XI)
     large_gate_kernel[grid](
-        _rows(x_RI, BLOCK_R, BLOCK_I),
-        _tiles(weight_XI.view(2, F, num_inputs), [2, BLOCK_O // 2, BLOCK_I]),
-        _rows(out, BLOCK_R // NUM_CONSUMERS, BLOCK_O // 2),
+        describe_tiles(x_RI, BLOCK_R, BLOCK_I),
+        describe_tiles(weight_XI.view(2, F, num_inputs), 2, BLOCK_O // 2, BLOCK_I),
+        describe_tiles(out, BLOCK_R // NUM_CONSUMERS, BLOCK_O // 2),
         squares_RJ,
         len(x_RI),
         span,
@@ -130,10 +114,10 @@ def norm_qkv_rotate(
     block = (BLOCK_R // NUM_CONSUMERS, HEAD_DIM // 2)
     grid, span = _grid(x_RI, weight_XI)
     large_qkv_kernel[grid](
-        _rows(x_RI, BLOCK_R, BLOCK_I),
-        _tiles(weight_XI.view(-1, BLOCK_O, num_inputs), [1, BLOCK_O, BLOCK_I]),
-        _rows(heads.out_q_RHD.flatten(1), *block),
-        _rows(heads.out_RX, *block),
+        describe_tiles(x_RI, BLOCK_R, BLOCK_I),
+        describe_tiles(weight_XI.view(-1, BLOCK_O, num_inputs), 1, BLOCK_O, BLOCK_I),
+        describe_tiles(heads.out_q_RHD.flatten(1), *block),
+        describe_tiles(heads.out_RX, *block),
         squares_RJ,
         *constants,
         *caches,
@@ -154,7 +138,7 @@ def norm_qkv_rotate(
 def _grid(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> tuple[tuple[int], int]:
     """Return as many programs as run at once, and how many tiles each takes in a row."""
     num_row_blocks, num_column_blocks = triton.cdiv(len(x_RI), BLOCK_R), len(weight_OI) // BLOCK_O
-    most = torch.cuda.get_device_properties(x_RI.device).multi_processor_count
+    most = num_multiprocessors(x_RI.device)
     span = choose_span(num_row_blocks, num_column_blocks, most)
     return (min(num_row_blocks * num_column_blocks // span, most),), span
 
@@ -169,13 +153,3 @@ def choose_span(num_row_blocks: int, num_column_blocks: int, num_programs: int) 
 
     spans = [span for span in range(1, MOST_SPAN + 1) if num_column_blocks % span == 0]
     return min(spans, key=lambda span: (num_rounds(span), -span))
-
-
-def _rows(rows: torch.Tensor, *block: int) -> Any:
-    return _tiles(rows, list(block))
-
-
-def _tiles(numbers: torch.Tensor, block: list[int]) -> Any:
-    """Return what the copy engine reads or writes blocks by."""
-    dtype = gl.float16 if numbers.dtype == torch.float16 else gl.bfloat16
-    return TensorDescriptor.from_tensor(numbers, block, gl.NVMMASharedLayout.get_default_for(block, dtype))
