@@ -7,7 +7,6 @@ Shapes: R rows, I inputs, O outputs.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait, launch_options
+from kernels.gpu import num_multiprocessors
 from kernels.logit_summary import LogitSummary, load_wishes, summarize_piece
 from kernels.small_batch_ref import check_projection
 from kernels.tiled_projection import ALIGNMENT_BYTES, is_aligned
@@ -199,9 +199,8 @@ def _check(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> None:
         )
 
 
-@cache
 def _num_programs(device: torch.device) -> int:
     """Return one a multiprocessor."""
     if device.type != "cuda":
         return NUM_INTERPRETED_PROGRAMS
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+    return num_multiprocessors(device)

@@ -53,6 +53,16 @@ def test_pure_folders_do_no_input_or_output() -> None:
     expect_none(impure)
 
 
+def test_one_module_asks_what_a_gpu_is() -> None:
+    asked = {
+        module.path
+        for module in read_modules(*PRODUCT)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and node.attr in ("get_device_capability", "get_device_properties")
+    }
+    assert asked == {"kernels/gpu.py"}
+
+
 def test_environment_and_flags_are_read_in_main_only() -> None:
     readers = [
         f"{module.path}:{node.lineno}"
