@@ -88,6 +88,7 @@ def all_reduce(
     x: torch.Tensor,
     mailbox: Mailbox,
     *,
+    residual: torch.Tensor | None = None,
     squares_RJ: torch.Tensor | None = None,
     is_dependent: bool = False,
     cut: Cut | None = None,
@@ -97,12 +98,14 @@ def all_reduce(
     Args:
         x: can_sum takes it.
         mailbox: This rank's.
+        residual: The sum is added to this instead, as x, the same on all ranks; x stays. One rounding, where
+            a residual that travelled as a part of one rank's x would be rounded there, too.
         squares_RJ: takes the sum's sum_squares; x is rows of whole chunks then.
         is_dependent: let it start while the kernel before it runs, where the device can.
         cut: instead of choose_cut's.
     """
     _launch(
-        *(x, mailbox, squares_RJ),
+        *(x, mailbox, residual, squares_RJ),
         is_pushed=True,
         is_summed=True,
         is_dependent=is_dependent,
@@ -112,14 +115,19 @@ def all_reduce(
 
 def push(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
     """Do the first half of all_reduce: leave x with the peers."""
-    _launch(x, mailbox, None, is_pushed=True, is_summed=False, is_dependent=False, cut=cut)
+    _launch(x, mailbox, None, None, is_pushed=True, is_summed=False, is_dependent=False, cut=cut)
 
 
 def take_sum(
-    x: torch.Tensor, mailbox: Mailbox, *, squares_RJ: torch.Tensor | None = None, cut: Cut | None = None
+    x: torch.Tensor,
+    mailbox: Mailbox,
+    *,
+    residual: torch.Tensor | None = None,
+    squares_RJ: torch.Tensor | None = None,
+    cut: Cut | None = None,
 ) -> None:
     """Do the second half of all_reduce, once all ranks have pushed: it does not wait in the interpreter."""
-    _launch(x, mailbox, squares_RJ, is_pushed=False, is_summed=True, is_dependent=False, cut=cut)
+    _launch(x, mailbox, residual, squares_RJ, is_pushed=False, is_summed=True, is_dependent=False, cut=cut)
 
 
 def choose_cut(num_bytes: int) -> Cut:
@@ -135,6 +143,7 @@ def choose_cut(num_bytes: int) -> Cut:
 def _launch(
     x: torch.Tensor,
     mailbox: Mailbox,
+    residual: torch.Tensor | None,
     squares_RJ: torch.Tensor | None,
     *,
     is_pushed: bool,
@@ -146,12 +155,16 @@ def _launch(
     num_programs = triton.cdiv(num_lines, cut.num_lines)
     if not can_sum(x) or cut.num_lines > BOX_LINES or num_programs > NUM_PROGRAMS:
         raise ValueError(f"{x.nbytes} bytes of {x.dtype} are no message of whole lines that fits {cut}")
+    if residual is not None and not (
+        can_sum(residual) and (residual.shape, residual.dtype) == (x.shape, x.dtype)
+    ):
+        raise ValueError(f"a residual of {list(residual.shape)} is not one of messages {list(x.shape)}")
     if squares_RJ is not None:
         check_squares(squares_RJ, *x.shape)
         if x.shape[1] % SQUARES_CHUNK:
             raise ValueError(f"rows of {x.shape[1]} are not whole chunks of {SQUARES_CHUNK}")
     all_reduce_kernel[(num_programs,)](
-        *(x, mailbox.addresses_N, mailbox.turns_P, squares_RJ, num_lines),
+        *(x, mailbox.addresses_N, mailbox.turns_P, residual, squares_RJ, num_lines),
         RANK=mailbox.rank,
         SIZE=len(mailbox.addresses_N),
         NUM_PROGRAMS=NUM_PROGRAMS,
@@ -165,9 +178,10 @@ def _launch(
     )
 
 
-def all_reduce_ref(messages: list[torch.Tensor]) -> torch.Tensor:
+def all_reduce_ref(messages: list[torch.Tensor], residual: torch.Tensor | None = None) -> torch.Tensor:
     """Return what all_reduce leaves on every rank, in plain PyTorch."""
-    total = messages[0].float()
-    for message in messages[1:]:
+    first, *others = messages if residual is None else (residual, *messages)
+    total = first.float()
+    for message in others:
         total = total + message.float()
-    return total.to(messages[0].dtype)
+    return total.to(first.dtype)

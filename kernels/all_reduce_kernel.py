@@ -29,6 +29,7 @@ def all_reduce_kernel(
     x_ptr,
     mailboxes_ptr,
     turns_ptr,
+    residual_ptr,
     squares_ptr,
     num_lines,
     RANK: tl.constexpr,
@@ -43,6 +44,9 @@ def all_reduce_kernel(
     IS_HALVES: tl.constexpr = x_ptr.dtype.element_ty.primitive_bitwidth == 16
     is_line = program * LINES + line < num_lines
     x_at = x_ptr.to(tl.int64) + (program * LINES + line) * LINE_BYTES
+    sum_at = x_at
+    if residual_ptr is not None:
+        sum_at = residual_ptr.to(tl.int64) + (program * LINES + line) * LINE_BYTES
     mailboxes = tl.tuple([])
     for rank in tl.static_range(SIZE):
         mailboxes = mailboxes + tl.tuple([tl.load(mailboxes_ptr + rank)])
@@ -59,9 +63,12 @@ def all_reduce_kernel(
             mailbox = mailboxes[(RANK + step) % SIZE]
             store_line(mailbox + (line + RANK * BOX_LINES) * LINE_BYTES, is_line, own, HAS_PTX)
     if IS_SUMMED:
-        sums = _take_sums(own, mailboxes[RANK], line, is_line, RANK, SIZE, BOX_LINES, IS_HALVES, HAS_PTX)
+        residual = None if residual_ptr is None else load_line(sum_at, is_line, HAS_PTX)
+        sums = _take_sums(
+            own, residual, mailboxes[RANK], line, is_line, RANK, SIZE, BOX_LINES, IS_HALVES, HAS_PTX
+        )
         words = line_words(sums, IS_HALVES)
-        store_line(x_at, is_line, words, HAS_PTX)
+        store_line(sum_at, is_line, words, HAS_PTX)
         if squares_ptr is not None:
             _store_squares(squares_ptr, line_numbers(words, IS_HALVES), program, num_lines, LINES, IS_HALVES)
         tl.store(turns_ptr + program, (turn + 1) % TURNS)
@@ -69,11 +76,11 @@ def all_reduce_kernel(
 
 @triton.jit
 def _take_sums(
-    own, mailbox, line, is_line,
+    own, residual, mailbox, line, is_line,
     RANK: tl.constexpr, SIZE: tl.constexpr, BOX_LINES: tl.constexpr,
     IS_HALVES: tl.constexpr, HAS_PTX: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums of all ranks' numbers, in the order of the ranks; empty the boxes they came in."""
+    """Return the residual plus all ranks' numbers, in their order; empty the boxes they came in."""
     came, sums = tl.tuple([]), tl.tuple([])
     for rank in tl.static_range(SIZE):
         words = own
@@ -85,7 +92,11 @@ def _take_sums(
         if rank != RANK:
             words = await_line(mailbox + (line + rank * BOX_LINES) * LINE_BYTES, words, HAS_PTX)
         numbers = line_numbers(words, IS_HALVES)
-        sums = numbers if rank == 0 else add_numbers(sums, numbers, IS_HALVES)
+        if rank == 0 and residual is None:
+            sums = numbers
+        else:
+            before = line_numbers(residual, IS_HALVES) if rank == 0 else sums
+            sums = add_numbers(before, numbers, IS_HALVES)
     # All threads have seen what is emptied now; and the turn, before that is counted up.
     tl.debug_barrier()
     for rank in tl.static_range(SIZE):

@@ -34,6 +34,16 @@ class Ranks(Protocol):
             Whether it could, and the next kernel may start early (kernels/dependent_launch.py).
         """
 
+    def is_short(self, x: torch.Tensor) -> bool:
+        """Whether a residual like x stays out of the message, for add_sum is as fast."""
+
+    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+        """Add x's sum over all ranks to the residual, which is_short and the same on all; x may change.
+
+        A residual in bfloat16 is rounded once, where all_reduce of a rank's residual plus x rounds twice.
+        Squares and result as all_reduce's.
+        """
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x, contiguous, of at least one dimension, of every rank, in a new first dimension."""
 
@@ -46,6 +56,15 @@ class OneRank:
 
     def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
         """Leave x: it is the sum."""
+        return False
+
+    def is_short(self, x: torch.Tensor) -> bool:  # noqa: ARG002
+        """There are no messages."""
+        return False
+
+    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
+        """Add x."""
+        residual.add_(x)
         return False
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:

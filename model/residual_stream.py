@@ -1,9 +1,10 @@
 """The residual stream of a fused forward pass: projections read it normalized, and add to it.
 
 cuBLAS adds where it projects; up to some hundreds of rows go through kernels that do norm, projection and
-gate or sum at once, and so do thousands, but for the sums. Where several ranks share the model, the first
-adds its projection to the residual, the others leave the bare projection, and the sum over all ranks is the
-next residual: one message, and no kernel more. Knows nothing about layers or attention.
+gate or sum at once, and so do thousands, but for the sums. Where several ranks share the model, all leave
+their bare projections, and who sums those up adds the residual; of messages too long for that the first rank
+adds its projection to the residual, and the sum over all ranks is the next residual: no kernel more either
+way. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
 head dim, F intermediate, G = 2 * F, J sums of squares of a row.
@@ -211,28 +212,35 @@ class ResidualStream:
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x, of all ranks' x, to the residual."""
-        if self._ranks.rank == 0:
+        ranks, residual_TE, bare_TE = self._ranks, self.work.residual_TE, self.work.normed_TE
+        if ranks.size == 1:
             self._add(projection, x_TI, way=way)
+            return
+        is_squared = way is Way.TILED and residual_TE.shape[1] % SQUARES_CHUNK == 0
+        squares_TJ = self.work.squares_TJ if is_squared else None
+        if ranks.is_short(residual_TE):
+            self._leave(projection, x_TI, bare_TE, way=way)
+            self._is_after_kernel = ranks.add_sum(bare_TE, residual_TE, squares_TJ)
         else:
-            self._leave(projection, x_TI, way=way)
-        if self._ranks.size > 1:
-            is_squared = way is Way.TILED and self.work.residual_TE.shape[1] % SQUARES_CHUNK == 0
-            squares_TJ = self.work.squares_TJ if is_squared else None
-            self._is_after_kernel = self._ranks.all_reduce(self.work.residual_TE, squares_TJ)
-            self._has_squares = is_squared and self._is_after_kernel
+            if ranks.rank == 0:
+                self._add(projection, x_TI, way=way)
+            else:
+                self._leave(projection, x_TI, residual_TE, way=way)
+            self._is_after_kernel = ranks.all_reduce(residual_TE, squares_TJ)
+        self._has_squares = is_squared and self._is_after_kernel
 
-    def _leave(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
-        """Write the projection of x where the residual was."""
-        residual_TE, weight_OI, bias_O = self.work.residual_TE, projection.weight_OI, projection.bias_O
+    def _leave(self, projection: Projection, x_TI: torch.Tensor, out_TE: torch.Tensor, *, way: Way) -> None:
+        """Write the bare projection of x."""
+        weight_OI, bias_O = projection.weight_OI, projection.bias_O
         if way is Way.CUBLAS:
-            projection(x_TI, residual_TE)
+            projection(x_TI, out_TE)
             return
         options: dict[str, Any] = {"bias_O": bias_O, "is_normed": False, "is_dependent": True}
         if way is Way.FEW_ROWS:
-            small_batch.norm_linear(x_TI, None, weight_OI, self._eps, residual_TE, **options)
+            small_batch.norm_linear(x_TI, None, weight_OI, self._eps, out_TE, **options)
         else:
             options["workspace"] = self.work.splits
-            tiled_projection.norm_linear(x_TI, None, weight_OI, self._eps, residual_TE, **options)
+            tiled_projection.norm_linear(x_TI, None, weight_OI, self._eps, out_TE, **options)
 
     def _add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x to the residual."""

@@ -25,6 +25,14 @@ class ThreadRank:
         x.copy_(self.all_gather(x).sum(0))
         return False
 
+    def is_short(self, x: torch.Tensor) -> bool:
+        """Some are: models that run steps of both kinds take both ways."""
+        return len(x) % 2 == 1
+
+    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
+        residual.add_(self.all_gather(x).sum(0))
+        return False
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_contiguous()
         return torch.stack(self._meeting.exchange(self.rank, x))

@@ -39,19 +39,22 @@ class Messages:
             shape = (ranks.size, num_numbers)
             numbers = torch.randint(-8, 9, shape, generator=generator, device=device).to(dtype)
             self._sources.append(numbers[ranks.rank].clone())
-            # Summed twice, the second time what all ranks have the same.
-            self._sums.append(numbers.sum(0) * ranks.size)
+            # Summed twice, the second time what all ranks have the same; then a sum is added to that.
+            self._sums.append(numbers.sum(0) * (ranks.size + 1))
             self._delays.append(own.randint(0, MOST_CYCLES) if own.random() < 0.3 else 0)
         self._out = [torch.empty_like(source) for source in self._sources]
+        self._bare = [torch.empty_like(source) for source in self._sources]
 
     def launch(self, _: str) -> None:
         """Sum each, behind the kernel that writes it."""
-        for source, out, cycles in zip(self._sources, self._out, self._delays, strict=True):
+        for source, out, bare, cycles in zip(self._sources, self._out, self._bare, self._delays, strict=True):
             if cycles:
                 torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]
             torch.mul(source, 1, out=out)
             self._ranks.all_reduce_by(Way.PUSHED, out)
             self._ranks.all_reduce_by(Way.PUSHED, out)
+            torch.mul(source, 1, out=bare)
+            self._ranks.add_sum(bare, out)
 
     def check(self) -> None:
         """Compare all sums, and forget them."""

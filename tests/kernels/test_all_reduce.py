@@ -77,6 +77,27 @@ def test_all_ranks_have_the_reference_bit_by_bit(
         assert torch.equal(message, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_residual_takes_the_sum_and_is_rounded_once(dtype: torch.dtype, device: str) -> None:
+    messages, mailboxes = random_messages(2, 70, dtype=dtype, device=device), make_mailboxes(2, device)
+    residual = torch.randint(-8, 8, messages[0].shape, generator=torch.Generator().manual_seed(5))
+    before, kept = residual.to(device, dtype) * 4, messages[0].clone()
+    residuals = [before.clone(), before.clone()]
+    for message, mailbox in zip(messages, mailboxes, strict=True):
+        push(message, mailbox, cut=CUT)
+    for message, mailbox, after in zip(messages, mailboxes, residuals, strict=True):
+        take_sum(message, mailbox, residual=after, cut=CUT)
+    assert torch.equal(residuals[0], all_reduce_ref(messages, before))
+    assert torch.equal(residuals[1], residuals[0])
+    assert torch.equal(messages[0], kept)
+
+
+def test_a_residual_of_another_shape_is_refused(device: str) -> None:
+    message = torch.zeros(8, device=device)
+    with pytest.raises(ValueError, match=r"a residual of \[16\] is not one of messages \[8\]"):
+        take_sum(message, make_mailboxes(2, device)[0], residual=torch.zeros(16, device=device))
+
+
 def test_turns_empty_what_they_took_and_may_differ_in_size(device: str) -> None:
     mailboxes = make_mailboxes(2, device)
     for turn, num_lines in enumerate((70, 20, 96, 1, 70)):

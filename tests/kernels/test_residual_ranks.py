@@ -18,15 +18,31 @@ FACTOR = 4.0
 
 
 class SquaringRanks:
-    """Two ranks whose other one has zeros. With ``is_squaring`` the squares come with the sum."""
+    """Two ranks whose other one has the residual, if it travels, or zeros.
+
+    With ``is_squaring`` the squares come with the sum.
+    """
 
     rank, size = 1, 2
 
-    def __init__(self, *, is_squaring: bool) -> None:
+    def __init__(self, residual_TE: torch.Tensor, *, is_squaring: bool, are_short: bool) -> None:
+        self._residual_TE = residual_TE
         self._is_squaring = is_squaring
+        self._are_short = are_short
         self.num_squared = 0
 
     def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+        x += self._residual_TE
+        return self._square(x, squares)
+
+    def is_short(self, x: torch.Tensor) -> bool:  # noqa: ARG002
+        return self._are_short
+
+    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+        residual += x
+        return self._square(residual, squares)
+
+    def _square(self, x: torch.Tensor, squares: torch.Tensor | None) -> bool:
         if self._is_squaring and squares is not None:
             squares.copy_(FACTOR * sum_squares_ref(x))
             self.num_squared += 1
@@ -52,16 +68,22 @@ def make_workspace() -> Workspace:
     ("is_squaring", "way", "num_squared"),
     [(True, Way.TILED, 1), (False, Way.TILED, 0), (True, Way.CUBLAS, 0)],
 )
-def test_squares_that_came_with_a_sum_are_taken(is_squaring: bool, way: Way, num_squared: int) -> None:
+@pytest.mark.parametrize("are_short", [True, False])
+def test_squares_that_came_with_a_sum_are_taken(
+    is_squaring: bool, way: Way, num_squared: int, are_short: bool
+) -> None:
     if torch.cuda.is_available():
         pytest.skip("the workspace lies on the CPU")
-    work, ranks = make_workspace(), SquaringRanks(is_squaring=is_squaring)
+    work, residual_TE = make_workspace(), torch.randn(NUM_ROWS, HIDDEN)
+    work.residual_TE.copy_(residual_TE)
+    ranks = SquaringRanks(residual_TE, is_squaring=is_squaring, are_short=are_short)
     down, qkv = make_projection(1), make_projection(2)
     x_TI = torch.randn(NUM_ROWS, HIDDEN, generator=torch.Generator().manual_seed(3))
     stream, out_TO = ResidualStream(work, ranks=ranks, eps=EPS), torch.empty(NUM_ROWS, HIDDEN)
     stream.add(down, x_TI, way=way)
     stream.project(torch.ones(HIDDEN), qkv, out_TO=out_TO, way=Way.TILED)
-    torch.testing.assert_close(work.residual_TE, x_TI @ down.weight_IO, rtol=1e-4, atol=1e-4)
+    expected = residual_TE + x_TI @ down.weight_IO
+    torch.testing.assert_close(work.residual_TE, expected, rtol=1e-4, atol=1e-4)
     expected = norm_linear_ref(work.residual_TE, torch.ones(HIDDEN), qkv.weight_OI, EPS)
     torch.testing.assert_close(out_TO, expected / (FACTOR**0.5 if num_squared else 1.0), rtol=1e-3, atol=1e-3)
     assert ranks.num_squared == num_squared

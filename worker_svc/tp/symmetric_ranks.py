@@ -96,14 +96,26 @@ class SymmetricRanks(DistributedRanks):
 
     def all_reduce(self, x: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
         """Replace x by its sum over all ranks; tell whether squares came, too, and a kernel may overlap."""
+        way = self._way(x)
+        self.all_reduce_by(way, x, squares=squares)
+        return way is Way.PUSHED
+
+    def _way(self, x: torch.Tensor) -> Way:
         is_fit = (
             x.dtype in DTYPES
             and x.nbytes
             and x.nbytes % ALIGNMENT_BYTES == 0 == x.data_ptr() % ALIGNMENT_BYTES
         )
-        way = choose_way(x.nbytes, self.size) if is_fit else Way.NCCL
-        self.all_reduce_by(way, x, squares=squares)
-        return way is Way.PUSHED
+        return choose_way(x.nbytes, self.size) if is_fit else Way.NCCL
+
+    def is_short(self, x: torch.Tensor) -> bool:
+        """Whether x is pushed."""
+        return self._way(x) is Way.PUSHED
+
+    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+        """Add x's sum over all ranks to the residual; squares come, too, and a kernel may overlap."""
+        pushed.all_reduce(x, self.mailbox, residual=residual, squares_RJ=squares, is_dependent=True)
+        return True
 
     def all_reduce_by(self, way: Way, x: torch.Tensor, *, squares: torch.Tensor | None = None) -> None:
         """Replace x by its sum over all ranks in a given way, which can take it; squares by PUSHED only."""
