@@ -28,6 +28,9 @@ def hopper_prefill(
 ) -> None:
     """Write out_THD: each token's causal attention over its own prompt.
 
+    Of values that are not finite, those of a prompt behind it, too: tiles are copied whole, and in the last
+    one 0 times NaN is NaN. Up to 128 last tokens of a prompt are then NaN. The other kernels mask such rows.
+
     Args:
         q_THD: contiguous in its heads and dims.
         key_TX: (T, K * D); rows may be strided by multiples of 16 bytes.

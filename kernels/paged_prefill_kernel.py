@@ -73,8 +73,9 @@ def _attend_fresh(
         weight_QP, sum_Q, best_Q, old_weight_Q = _weigh(
             q_QD, key_PD, sum_Q, best_Q, query_Q, query_P, scale_log2, IS_MASKED
         )
-        # A tile may reach over the row's end into other tokens: those are numbers, and weigh nothing.
         value_PD = values.load([token, kv_head * HEAD_DIM])
+        if IS_MASKED:  # the tile may reach over the row's end into another's, which may be NaN
+            value_PD = tl.where((query_P < end)[:, None], value_PD, 0.0)
         acc_QD = acc_QD * old_weight_Q[:, None]
         acc_QD = tl.dot(weight_QP.to(value_PD.dtype), value_PD, acc_QD, input_precision="ieee")
     return acc_QD, sum_Q, best_Q

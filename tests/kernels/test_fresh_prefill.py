@@ -1,5 +1,6 @@
 """Prefill attention over new tokens where the projection left them, against one kernel after the other."""
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,29 @@ def test_new_prompts_get_what_they_get_beside_others(place: Any) -> None:
         )
     assert torch.equal(*outs)
     assert (outs[0][:NUM_BEFORE] == 7).all()
+
+
+def test_values_that_are_nan_stay_with_their_prompt(one_place: Any) -> None:
+    given = _inputs(one_place, [(40, 40), (33, 33), (20, 20)], heads=(4, 2), head_dim=16)
+    caches, (table, lanes, bounds, seq_lens) = given["caches"], given["indices"]
+    q_TX, keys, values = given["qkv"].split((64, 32, 32), 1)
+    tiles = make_prefill_tiles(bounds, seq_lens, config=CONFIG, group=2)
+
+    def attend(has_old: bool) -> torch.Tensor:
+        return paged_prefill(
+            *(q_TX.unflatten(1, (4, 16)), *caches, table, lanes, bounds, seq_lens, 0.25),
+            tiles=replace(tiles, has_old=has_old),
+            fresh=FreshRows(key_TX=keys, value_TX=values),
+        )
+
+    before = [attend(has_old) for has_old in (False, True)]
+    first, middle, last = (slice(*pair) for pair in itertools.pairwise(bounds.tolist()))
+    values[middle] = float("nan")
+    for has_old, expected in zip((False, True), before, strict=True):
+        got = attend(has_old)
+        assert got[middle].isnan().all()
+        for row in (first, last):
+            assert torch.equal(got[row], expected[row])
 
 
 ROWS = [(40, 40), (7, 50), (1, 96), (33, 65)]
