@@ -37,7 +37,9 @@ class Ranks(Protocol):
     def is_short(self, x: torch.Tensor) -> bool:
         """Whether a residual like x stays out of the message, for add_sum is as fast."""
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+    def add_sum(
+        self, x: torch.Tensor, residual: torch.Tensor, *, squares: torch.Tensor | None = None
+    ) -> bool:
         """Add x's sum over all ranks to the residual, which is_short and the same on all; x may change.
 
         A residual in bfloat16 is rounded once, where all_reduce of a rank's residual plus x rounds twice.
@@ -62,7 +64,13 @@ class OneRank:
         """There are no messages."""
         return False
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
+    def add_sum(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        *,
+        squares: torch.Tensor | None = None,  # noqa: ARG002
+    ) -> bool:
         """Add x."""
         residual.add_(x)
         return False

@@ -220,7 +220,7 @@ class ResidualStream:
         squares_TJ = self.work.squares_TJ if is_squared else None
         if ranks.is_short(residual_TE):
             self._leave(projection, x_TI, bare_TE, way=way)
-            self._is_after_kernel = ranks.add_sum(bare_TE, residual_TE, squares_TJ)
+            self._is_after_kernel = ranks.add_sum(bare_TE, residual_TE, squares=squares_TJ)
         else:
             if ranks.rank == 0:
                 self._add(projection, x_TI, way=way)

@@ -29,7 +29,13 @@ class ThreadRank:
         """Some are: models that run steps of both kinds take both ways."""
         return len(x) % 2 == 1
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
+    def add_sum(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        *,
+        squares: torch.Tensor | None = None,  # noqa: ARG002
+    ) -> bool:
         residual.add_(self.all_gather(x).sum(0))
         return False
 

@@ -38,7 +38,9 @@ class SquaringRanks:
     def is_short(self, x: torch.Tensor) -> bool:  # noqa: ARG002
         return self._are_short
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+    def add_sum(
+        self, x: torch.Tensor, residual: torch.Tensor, *, squares: torch.Tensor | None = None
+    ) -> bool:
         residual += x
         return self._square(residual, squares)
 

@@ -25,7 +25,13 @@ class DistributedRanks:
         """No: add_sum takes a kernel more."""
         return False
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:  # noqa: ARG002
+    def add_sum(
+        self,
+        x: torch.Tensor,
+        residual: torch.Tensor,
+        *,
+        squares: torch.Tensor | None = None,  # noqa: ARG002
+    ) -> bool:
         """Add x's sum over all ranks to the residual; no kernel may start early behind it."""
         distributed.all_reduce(x)
         residual.add_(x)

@@ -112,7 +112,9 @@ class SymmetricRanks(DistributedRanks):
         """Whether x is pushed."""
         return self._way(x) is Way.PUSHED
 
-    def add_sum(self, x: torch.Tensor, residual: torch.Tensor, squares: torch.Tensor | None = None) -> bool:
+    def add_sum(
+        self, x: torch.Tensor, residual: torch.Tensor, *, squares: torch.Tensor | None = None
+    ) -> bool:
         """Add x's sum over all ranks to the residual; squares come, too, and a kernel may overlap."""
         pushed.all_reduce(x, self.mailbox, residual=residual, squares_RJ=squares, is_dependent=True)
         return True
