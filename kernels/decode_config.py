@@ -10,7 +10,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.gpu import most_stages
+
 MIN_TILE_SIZE = 16
+MIN_QUERIES = 16
+"""That a tile is multiplied with, padding included."""
 TARGET_PROGRAMS = 512
 """About four programs on each of an H200's 132 multiprocessors: 32 rows of 640 tokens take 30 us with 2
 splits, 33 with 4 (benchmarks/kernels/paged_decode.py --tune)."""
@@ -129,6 +133,16 @@ def choose_qkv_decode_config(
     while num_splits > 1 and (num_splits // 2) * tile_size * min_split_tiles >= max_context_len:
         num_splits //= 2
     return replace(config, num_splits=num_splits, tile_size=tile_size, min_split_tiles=min_split_tiles)
+
+
+def fit_stages(config: DecodeConfig, device: torch.device, *, bytes_per_cell: int) -> DecodeConfig:
+    """Return the config with no more stages than a program on this device has room for."""
+    stages = most_stages(
+        device,
+        stage_bytes=2 * config.tile_size * bytes_per_cell,  # K and V
+        other_bytes=MIN_QUERIES * bytes_per_cell,
+    )
+    return replace(config, num_stages=min(config.num_stages, stages))
 
 
 def fuses_decode(num_rows: int, num_kv_heads: int) -> bool:

@@ -11,7 +11,13 @@ Source: FlashDecoding (Dao et al., 2023).
 import torch
 import triton
 
-from kernels.decode_config import DecodeConfig, DecodeWorkspace, choose_decode_config, make_decode_workspace
+from kernels.decode_config import (
+    DecodeConfig,
+    DecodeWorkspace,
+    choose_decode_config,
+    fit_stages,
+    make_decode_workspace,
+)
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
 from kernels.paged_decode_kernel import paged_decode_kernel
@@ -82,13 +88,15 @@ def decode_config_for(
 ) -> DecodeConfig:
     """Choose the configuration for rows over this cache; see choose_decode_config."""
     num_kv_heads, head_dim = cache_NSKD.shape[2:]
-    return choose_decode_config(
+    bytes_per_cell = triton.next_power_of_2(head_dim) * cache_NSKD.element_size()
+    config = choose_decode_config(
         num_rows,
         max_context_len,
         num_kv_heads=num_kv_heads,
-        bytes_per_cell=triton.next_power_of_2(head_dim) * cache_NSKD.element_size(),
+        bytes_per_cell=bytes_per_cell,
         is_ordered=is_ordered,
     )
+    return fit_stages(config, cache_NSKD.device, bytes_per_cell=bytes_per_cell)
 
 
 def checked_workspace(

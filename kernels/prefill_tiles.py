@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from kernels.gpu import most_stages
+
 Int32Array = npt.NDArray[np.int32]
 
 PADDING_ROW = -1
@@ -102,18 +104,23 @@ def choose_prefill_config(
     bytes_per_cell = next_power_of_2(cache_NSKD.shape[3]) * cache_NSKD.element_size()
     is_wide = bytes_per_cell > 256
     fewest = next_power_of_2(max(16, group))
-    num_queries = min(64, next_power_of_2(max_seqlen_q * group))
+    num_queries = max(min(64, next_power_of_2(max_seqlen_q * group)), fewest)
     # Of small tiles more fit a multiprocessor: on an H200, 16 prompts of 1,024 tokens take 200 us a layer so,
     # with 128 queries and 32 cells 240 (benchmarks/kernels/paged_prefill.py).
     tile_size = 32 if is_wide else 64
     while tile_size > 16 and tile_size * bytes_per_cell > 2**15:
         tile_size //= 2
+    stages = most_stages(
+        cache_NSKD.device,
+        stage_bytes=2 * tile_size * bytes_per_cell,  # K and V
+        other_bytes=num_queries * bytes_per_cell,
+    )
     return PrefillConfig(
-        num_queries=max(num_queries, fewest),
+        num_queries=num_queries,
         tile_size=tile_size,
         fresh_tile_size=tile_size,
         num_warps=4,
-        num_stages=3,
+        num_stages=min(3, stages),
     )
 
 

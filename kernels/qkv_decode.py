@@ -10,7 +10,7 @@ M blocks a table, N blocks, S block size.
 import torch
 import triton
 
-from kernels.decode_config import DecodeConfig, DecodeWorkspace, choose_qkv_decode_config
+from kernels.decode_config import DecodeConfig, DecodeWorkspace, choose_qkv_decode_config, fit_stages
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.paged_checks import check_index, check_paged_attention
 from kernels.paged_decode import LOG2_E, checked_workspace, launch_constants, paged_decode_ref
@@ -78,12 +78,14 @@ def _check(
 def qkv_decode_config_for(num_rows: int, max_context_len: int, *, cache_NSKD: torch.Tensor) -> DecodeConfig:
     """Choose the configuration for rows over this cache; see choose_qkv_decode_config."""
     num_kv_heads, head_dim = cache_NSKD.shape[2:]
-    return choose_qkv_decode_config(
+    bytes_per_cell = triton.next_power_of_2(head_dim) * cache_NSKD.element_size()
+    config = choose_qkv_decode_config(
         num_rows,
         max_context_len,
         num_kv_heads=num_kv_heads,
-        bytes_per_cell=triton.next_power_of_2(head_dim) * cache_NSKD.element_size(),
+        bytes_per_cell=bytes_per_cell,
     )
+    return fit_stages(config, cache_NSKD.device, bytes_per_cell=bytes_per_cell)
 
 
 def _launch(

@@ -20,7 +20,7 @@ from kernels.qkv_store_kernel import qkv_store_kernel
 from kernels.row_squares import check_squares
 from kernels.rows_behind import with_rows_behind
 from kernels.small_batch_ref import check_projection, norm_linear_ref
-from kernels.tiled_config import ProjectionTile
+from kernels.tiled_config import ProjectionTile, fit_stages
 from kernels.tiled_projection import is_aligned, tile_source
 
 __all__ = ["choose_qkv_tile", "qkv_store", "qkv_store_ref"]
@@ -97,6 +97,7 @@ def qkv_store(
     check_squares(squares_RJ, num_rows, x_RI.shape[1])
     check_qk_norm_rope_store(rows.qkv_TX, *heads, *targets, H, K)
     _check_tile(tile, D)
+    tile = fit_stages(tile, x_RI.device, itemsize_bytes=x_RI.itemsize)
     can_copy = is_aligned(x_RI) and is_aligned(weight_OI)
     strides = (x_RI.stride(0), rows.cos_sin_PD.stride(0), rows.q_THD.stride(0))
     qkv_store_kernel[(triton.cdiv(num_rows, tile.block_rows) * (H + 2 * K),)](

@@ -12,6 +12,7 @@ import torch
 import triton
 
 from kernels.dependent_launch import can_depend, launch_options
+from kernels.gpu import HOPPER_SHARED_BYTES, shared_bytes
 from kernels.small_batch_dot import small_batch_dot_kernel
 from kernels.small_batch_kernel import small_batch_kernel
 from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch, num_gated
@@ -167,14 +168,30 @@ def norm_gate_up_silu(
     )
 
 
-def can_fuse(num_rows: int, num_outputs: int, num_inputs: int, *, itemsize_bytes: int) -> bool:
-    """Whether this module takes so many rows with the tile that it chooses, and as fast as tiles would."""
+def can_fuse(
+    num_rows: int,
+    num_outputs: int,
+    num_inputs: int,
+    *,
+    itemsize_bytes: int,
+    most_bytes: int = HOPPER_SHARED_BYTES,
+) -> bool:
+    """Whether this module takes so many rows with the tile that it chooses, and as fast as tiles would.
+
+    Args:
+        num_rows: of x.
+        num_outputs: rows of the weight.
+        num_inputs: of the weight.
+        itemsize_bytes: of one weight.
+        most_bytes: of shared memory that a program can have.
+    """
     most_rows = MAX_ROWS_OF_LARGE if is_large_weight(num_outputs, num_inputs) else MAX_ROWS
     if num_rows > most_rows or num_inputs > MAX_INPUTS:
         return False
     # The tile of one row knows how many outputs there are.
     tile = choose_tile(num_outputs if num_rows == 1 else 1, num_inputs, num_rows=num_rows)
-    return not tile.is_dot or _dot_bytes(tile, num_rows, num_inputs, itemsize_bytes) <= MAX_DOT_BYTES
+    num_bytes = _dot_bytes(tile, num_rows, num_inputs, itemsize_bytes)
+    return not tile.is_dot or num_bytes <= min(MAX_DOT_BYTES, most_bytes)
 
 
 def _dot_bytes(tile: Tile, num_rows: int, num_inputs: int, itemsize_bytes: int) -> int:
@@ -270,8 +287,9 @@ def _blocks(tile: Tile, x_RI: torch.Tensor) -> dict[str, int]:
                 f"{num_rows} rows need a tile with is_dot; without at most {MAX_ROWS_WITHOUT_DOT}"
             )
         return {"BLOCK_I": block_i}
-    if _dot_bytes(tile, num_rows, num_inputs, x_RI.itemsize) > MAX_DOT_BYTES:
-        raise ValueError(f"{num_rows} rows of {num_inputs} {x_RI.dtype} take more than {MAX_DOT_BYTES} bytes")
+    most_bytes = min(MAX_DOT_BYTES, shared_bytes(x_RI.device))
+    if _dot_bytes(tile, num_rows, num_inputs, x_RI.itemsize) > most_bytes:
+        raise ValueError(f"{num_rows} rows of {num_inputs} {x_RI.dtype} take more than {most_bytes} bytes")
     return {
         "BLOCK_R": _block_rows(tile, num_rows),
         "SLICES": tile.num_warps,

@@ -15,7 +15,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait, launch_options
-from kernels.gpu import num_multiprocessors
+from kernels.gpu import HOPPER_SHARED_BYTES, num_multiprocessors, shared_bytes
 from kernels.logit_summary import LogitSummary, load_wishes, summarize_piece
 from kernels.small_batch_ref import check_projection
 from kernels.tiled_projection import ALIGNMENT_BYTES, is_aligned
@@ -166,8 +166,10 @@ def streamed_projection_ref(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> torc
 
 
 def can_stream(weight_OI: torch.Tensor) -> bool:
-    """Whether streamed_projection takes such a weight."""
-    return weight_OI.itemsize == ITEM_BYTES and weight_OI.is_contiguous() and is_aligned(weight_OI)
+    """Whether streamed_projection takes such a weight, and its device has room for the tiles."""
+    has_room = shared_bytes(weight_OI.device) >= HOPPER_SHARED_BYTES
+    is_plain = weight_OI.is_contiguous() and is_aligned(weight_OI)
+    return has_room and is_plain and weight_OI.itemsize == ITEM_BYTES
 
 
 def choose_streamed_tile(

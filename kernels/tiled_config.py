@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from kernels.gpu import most_stages
+
 MAX_TILES = 512
 """Of a launch whose inputs are split."""
 MAX_SPLIT_NUMBERS = 1 << 20
@@ -173,6 +175,15 @@ def _large_tile(num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: b
         block_rows=16 if num_rows <= 16 else tile.block_rows,
         num_splits=2 if is_split and not is_gated else 1,
     )
+
+
+def fit_stages(
+    tile: ProjectionTile, device: torch.device, *, is_gated: bool = False, itemsize_bytes: int
+) -> ProjectionTile:
+    """Return the tile with no more stages than a program on this device has room for."""
+    num_numbers = (tile.block_rows + tile.block_outputs * (1 + is_gated)) * tile.block_inputs
+    stages = most_stages(device, stage_bytes=num_numbers * itemsize_bytes)
+    return replace(tile, num_stages=min(tile.num_stages, stages))
 
 
 def choose_projection_tile(

@@ -22,6 +22,7 @@ from kernels.tiled_config import (
     ProjectionTile,
     ProjectionWorkspace,
     choose_projection_tile,
+    fit_stages,
     make_projection_workspace,
 )
 from kernels.tiled_projection_kernel import tiled_projection_kernel
@@ -163,6 +164,7 @@ def _launch(
         can_split=is_added or workspace is not None,
         itemsize_bytes=x_RI.itemsize,
     )
+    tile = fit_stages(tile, x_RI.device, is_gated=is_gated, itemsize_bytes=x_RI.itemsize)
     num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
     num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)
     if is_gated and tile.num_splits > 1:

@@ -11,6 +11,7 @@ from enum import Enum
 
 import torch
 
+from kernels.gpu import shared_bytes
 from kernels.large_projection import can_project
 from kernels.small_batch import can_fuse
 from kernels.streamed_projection import can_stream
@@ -69,7 +70,10 @@ class Projection:
     def way(self, num_rows: int, most_rows: MostRows) -> Way:
         """Return how so many rows are computed."""
         if num_rows <= most_rows.few_rows and can_fuse(
-            num_rows, *self.weight_OI.shape, itemsize_bytes=self.weight_OI.element_size()
+            num_rows,
+            *self.weight_OI.shape,
+            itemsize_bytes=self.weight_OI.element_size(),
+            most_bytes=shared_bytes(self.weight_OI.device),
         ):
             return Way.FEW_ROWS
         if num_rows <= most_rows.streamed and self.bias_O is None and can_stream(self.weight_OI):

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError, MemoryBudgetError, StartupError
+from worker_svc.runner import load_plan
 from worker_svc.runner.load import load_worker
 from worker_svc.tp.group import TpGroup
 
@@ -53,6 +55,14 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 def test_more_ranks_than_can_share_the_model_are_refused(folder: Path) -> None:
     with pytest.raises(StartupError, match=r"3 ranks cannot share .* Numbers of ranks that fit it: 1, 2, 4$"):
         load_worker(WorkerConfig(model=str(folder), num_blocks=4), TpGroup(rank=1, size=3))
+
+
+def test_a_gpu_of_too_little_shared_memory_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Tesla T4")
+    monkeypatch.setattr(load_plan, "shared_bytes", lambda _: 63 << 10)
+    with pytest.raises(ConfigError, match="Tesla T4 has 63 KiB of shared memory, and kernels take 99 KiB"):
+        load_worker(WorkerConfig(model=str(folder), device="cuda"), TpGroup(device="cuda:0"))
 
 
 def _truncate(path: Path) -> None:

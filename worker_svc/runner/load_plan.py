@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from kernels.attention_backend import make_attention_backend
+from kernels.gpu import LEAST_SHARED_BYTES, shared_bytes
 from model.config import ModelConfig, read_model_config
 from model.folder import find_model_folder
 from model.ranks import Ranks
@@ -72,7 +73,9 @@ def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
     folder = find_model_folder(config.model)
     model = read_model_config(folder)
     share = share_model(model, rank=group.rank, size=group.size)
-    dtype = _dtype(config, model)
+    dtype, device = _dtype(config, model), _device(config, group)
+    if attention_backend != "torch":
+        _check_shared_memory(device)
     return LoadPlan(
         config=config,
         folder=folder,
@@ -80,7 +83,7 @@ def make_load_plan(config: WorkerConfig, group: TpGroup) -> LoadPlan:
         share=share,
         ranks=make_ranks(group),
         attention_backend=attention_backend,
-        device=_device(config, group),
+        device=device,
         dtype=dtype,
         bytes_per_block=kv_bytes_per_block(
             share.config, block_size=config.block_size, itemsize_bytes=dtype.itemsize
@@ -106,6 +109,17 @@ def _device(config: WorkerConfig, group: TpGroup) -> torch.device:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device is 'cuda', but torch finds no CUDA device here: use --device cpu")
     return torch.device(group.device)
+
+
+def _check_shared_memory(device: torch.device) -> None:
+    """Refuse a GPU whose programs cannot have as much shared memory as kernels take."""
+    num_bytes = shared_bytes(device)
+    if num_bytes < LEAST_SHARED_BYTES:
+        raise ConfigError(
+            f"--device is 'cuda', but a program on {torch.cuda.get_device_name(device)} has "
+            f"{num_bytes >> 10} KiB of shared memory, and kernels take {LEAST_SHARED_BYTES >> 10} KiB: "
+            "use --attention-backend torch"
+        )
 
 
 def _dtype(config: WorkerConfig, model: ModelConfig) -> torch.dtype:
