@@ -22,6 +22,15 @@ def find_model_folder(name: str) -> Path:
     Raises:
         ModelFolderError: neither names a readable model folder.
     """
+    return find_local_folder(name) or _fetch_from_hub(name)
+
+
+def find_local_folder(name: str) -> Path | None:
+    """Return the folder of a model given by path; None where the name may be a hub's. Fetches nothing.
+
+    Raises:
+        ModelFolderError: it names no readable model folder, and can be no hub id.
+    """
     try:
         folder = Path(name).expanduser()
         is_there, has_config = folder.exists(), (folder / CONFIG_FILE).is_file()
@@ -34,7 +43,7 @@ def find_model_folder(name: str) -> Path:
         return folder
     if not _can_be_hub_id(name):
         raise ModelFolderError(f"model folder {name!r} does not exist")
-    return _fetch_from_hub(name)
+    return None
 
 
 def config_hash(folder: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from model.errors import ModelFolderError
-from model.folder import find_model_folder
+from model.folder import find_local_folder, find_model_folder
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import supervise
 from scheduler_svc.traced import with_collector
@@ -60,6 +60,7 @@ def _run(flags: dict[str, Any], environment: Mapping[str, str]) -> int:
             from scheduler_svc.files_check import check_files  # noqa: PLC0415  # it imports grpc
 
             check_files(config)
+            find_local_folder(config.model)
             return 0
         return supervise(with_collector(_with_model_found(config), environment), typer.echo)
     except (ConfigError, ModelFolderError) as error:

@@ -90,7 +90,7 @@ class SchedulerConfig:
     otlp_endpoint: str = ""
     """Where spans go: http://HOST:4317 (OTLP over gRPC). Empty: OTEL_EXPORTER_OTLP_ENDPOINT, or nowhere."""
     check_only: bool = False
-    """Only tell what is wrong with the options and the files they name, the model apart, and end."""
+    """Only tell what is wrong with the options and the files they name, and end. Fetches no model."""
     check_invariants: bool = False
     """Check the core's invariants after every call: slow, for finding bugs."""
     log_level: str = "info"

@@ -14,6 +14,7 @@ import typer
 from telemetry.log_lines import set_up_logging
 from worker_svc.config import WorkerConfig
 from worker_svc.errors import ConfigError, DeviceLostError, StartupError
+from worker_svc.first_checks import check_address, check_model
 from worker_svc.flags import check_environment, config_command
 from worker_svc.tp.group import make_tp_group
 
@@ -21,7 +22,7 @@ HELP = "Serve one worker group: hold the model and run the steps of an engine. A
 PREFIX = "STEPWIRE_WORKER_"
 EXIT_FAILED = 1
 EXIT_REFUSED = 2
-"""As for an unknown flag: an option's value does not fit."""
+"""As for an unknown flag: an option's value, or a file that one names, does not fit."""
 EXIT_DEVICE_LOST = 3
 """Exit code that asks for a new process."""
 GRPC_ENVIRONMENT = {
@@ -67,6 +68,9 @@ def _leave_process(exit_code: int) -> None:
 def _run(config: WorkerConfig) -> None:
     """Serve; what needs the environment is imported after it is set."""
     group = make_tp_group(config.device, os.environ)
+    check_model(config.model)
+    if group.is_leader:
+        check_address(config.host, config.port)
     for name, value in (GRPC_ENVIRONMENT | GPU_ENVIRONMENT).items():
         os.environ.setdefault(name, value)
     level = logging.getLevelNamesMapping()[config.log_level.upper()]

@@ -2,7 +2,7 @@
 
     WorkerError
     ├── StartupError           the worker cannot start: the message names flag, file or parameter
-    │   ├── ConfigError        a flag or environment variable does not fit
+    │   ├── ConfigError        a flag, environment variable or file that one names does not fit
     │   └── MemoryBudgetError  the KV cache cannot hold what the flags ask for
     ├── NotReadyError          the weights still load, or the worker stops
     ├── HelloMismatchError     the engine expects another model or protocol
@@ -24,7 +24,7 @@ class StartupError(WorkerError):
 
 
 class ConfigError(StartupError):
-    """A flag or environment variable does not fit: the message names it, its value and the limit."""
+    """A flag, an environment variable or a file that one names does not fit: the message says what does."""
 
     @classmethod
     def of(cls, option: str, value: object, limit: str) -> "ConfigError":

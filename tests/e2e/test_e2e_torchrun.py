@@ -115,8 +115,8 @@ def test_stepwire_serve_says_shortly_that_ranks_do_not_fit_the_model(model_folde
         (*command, "--tensor-parallel-size", "7"), capture_output=True, text=True, timeout=120, check=False
     )
     lines = ended.stderr.splitlines()
-    assert ended.returncode == 1
-    assert lines[-1] == "error: the worker ended with exit code 1; all is stopped"
+    assert ended.returncode == 2
+    assert lines[-1] == "error: the worker ended with exit code 2; all is stopped"
     assert any("error: 7 ranks cannot share this model" in line for line in lines)
     assert "Traceback" not in ended.stderr
 

@@ -15,6 +15,8 @@ print("weights loaded")
 print("a broken start", file=sys.stderr)
 print('{"process": "worker"}', file=sys.stderr)
 MODE = sys.argv[sys.argv.index("--dtype") + 1]
+if MODE == "refuses":
+    sys.exit(2)
 if MODE == "dies_early":
     print("no such tensor", file=sys.stderr)
     sys.exit(3)

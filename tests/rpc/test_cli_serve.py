@@ -101,6 +101,14 @@ def test_a_worker_that_cannot_start_ends_all(start_serve: StartServe, tmp_path: 
     assert len(log_of(tmp_path)) == 1  # no scheduler was started
 
 
+def test_what_the_worker_refuses_has_the_exit_code_of_what_the_scheduler_refuses(
+    start_serve: StartServe,
+) -> None:
+    process = start_serve("refuses")
+    assert "error: the worker ended with exit code 2; all is stopped" in process.communicate(timeout=60)[1]
+    assert process.returncode == 2
+
+
 def test_what_the_scheduler_refuses_is_told_before_the_worker_starts(
     start_serve: StartServe, tmp_path: Path
 ) -> None:

@@ -1,5 +1,6 @@
 """The worker as a process of its own, from the command line to its end."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,13 +25,25 @@ def test_it_tells_how_it_starts_serves_and_stops_on_a_signal(
     assert starts[:8] == ["only", "versions", "model", "device", "KV", "limits", "weights", "worker"]
 
 
-def test_a_start_that_fails_is_one_line_and_exit_code_1(tmp_path: Path) -> None:
-    folder = tmp_path / "empty"
-    folder.mkdir()
-    with pytest.raises(ServiceError), running("worker_svc", "--model", str(folder), "--port", "0") as worker:
+def test_a_start_that_fails_is_one_line_and_exit_code_1(checkpoint_folder: Callable[[str], Path]) -> None:
+    flags = ("--model", str(checkpoint_folder("qwen3_tiny")), "--port", "0", "--kv-cache-gib", "0.000001")
+    with pytest.raises(ServiceError), running("worker_svc", *flags) as worker:
         worker.address()
     assert worker.process.wait(5) == 1
-    assert worker.lines[1:] == [f"error: model '{folder}' is no model folder: it holds no config.json\n"]
+    assert worker.lines[-1].startswith("error: --kv-cache-gib is 1e-06")
+
+
+def test_weights_that_do_not_fit_are_one_line_and_exit_code_2(
+    checkpoint_folder: Callable[[str], Path], tmp_path: Path
+) -> None:
+    shutil.copy(checkpoint_folder("qwen3_tiny") / "config.json", tmp_path)
+    with (
+        pytest.raises(ServiceError),
+        running("worker_svc", "--model", str(tmp_path), "--port", "0") as worker,
+    ):
+        worker.address()
+    assert worker.process.wait(5) == 2
+    assert worker.lines[-1].startswith(f"error: {tmp_path} holds neither ")
 
 
 def test_an_option_that_does_not_fit_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

@@ -28,15 +28,14 @@ def test_serve_looks_at_the_addresses_that_the_environment_names(
     assert part in result.stderr
 
 
-def test_a_metrics_port_that_is_taken_is_refused_before_anything_starts() -> None:
+@pytest.mark.parametrize("flag", ["--metrics-port", "--worker-port"])
+def test_a_port_that_is_taken_is_refused_before_anything_starts(flag: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        result = CliRunner().invoke(
-            app, ["serve", "--model", "m", "--port", "0", "--metrics-port", str(port)]
-        )
+        result = CliRunner().invoke(app, ["serve", "--model", "m", "--port", "0", flag, str(port)])
     assert result.exit_code == 2
     assert result.stderr == (
-        f"error: --metrics-port is '127.0.0.1:{port}', but must be an address that can be listened on "
+        f"error: {flag} is '127.0.0.1:{port}', but must be an address that can be listened on "
         "(Address already in use)\n"
     )
 

@@ -96,8 +96,10 @@ def test_help_explains_every_flag_by_its_docstring() -> None:
 def test_options_and_files_are_checked_and_nothing_is_started(tmp_path: Path) -> None:
     tenants = tmp_path / "tenants.toml"
     tenants.write_text("")
-    arguments = ("--model", "none", "--check-only", "--tenants-file", str(tenants))
+    arguments = ("--model", "a/hub", "--check-only", "--tenants-file", str(tenants))
     assert _run(*arguments) == (0, "")
+    code, text = _run("--model", "none", *arguments[2:])
+    assert (code, text) == (2, "scheduler error: model folder 'none' does not exist\n")
     tenants.write_text("[")
     code, text = _run(*arguments)
     assert code == 2

@@ -1,7 +1,11 @@
 """The worker's options: limits, flags, environment, sizes."""
 
+import errno
+import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +128,20 @@ def test_a_wrong_option_is_one_line_and_exit_code_2(
 ) -> None:
     result = run_worker(*flags, **environment)
     assert (result.returncode, result.stdout, result.stderr) == (2, "", line)
+
+
+def test_what_cannot_be_loaded_or_listened_on_is_told_before_torch_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise AssertionError('torch is imported')")
+    environment = {"PYTHONPATH": ":".join([str(tmp_path), *sys.path])}
+    result = run_worker("--model", "/none", **environment)
+    assert (result.returncode, result.stderr) == (2, "error: model folder '/none' does not exist\n")
+    (tmp_path / "config.json").touch()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run_worker("--model", str(tmp_path), "--port", str(port), **environment)
+    reason = os.strerror(errno.EADDRINUSE)
+    line = f"error: cannot listen on --host 127.0.0.1 --port {port}: {reason}\n"
+    assert (result.returncode, result.stderr) == (2, line)
 
 
 def test_a_rank_computes_on_its_own_gpu() -> None:

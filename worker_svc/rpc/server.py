@@ -6,7 +6,6 @@ Wires the services together; what to load is passed in. Knows nothing about mode
 import asyncio
 import logging
 import signal
-import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from stepwire.worker.v1 import worker_service_pb2_grpc as pb_grpc
 from service.readable import ReadableMessages
 from telemetry.sampling import keep_sampling
 from worker_svc.errors import ConfigError, ProtocolError
+from worker_svc.first_checks import check_address
 from worker_svc.meter import WorkerMeter
 from worker_svc.rpc.compute_thread import ComputeThread
 from worker_svc.rpc.service_end import ServiceEnd
@@ -135,34 +135,13 @@ async def _sampled(
 def _bind(server: grpc.aio.Server, options: ServerOptions) -> int:
     address, credentials = f"{options.host}:{options.port}", options.credentials
     # Before gRPC tries, which logs lines of its own and does not tell the reason.
-    reason = _why_not_bound(options.host, options.port)
-    if reason:
-        raise ConfigError(f"cannot listen on --host {options.host} --port {options.port}: {reason}")
+    check_address(options.host, options.port)
     try:
         if credentials is None:
             return server.add_insecure_port(address)
         return server.add_secure_port(address, credentials)
     except RuntimeError as error:
         raise ConfigError(f"cannot listen on --host {options.host} --port {options.port}: {error}") from error
-
-
-def _why_not_bound(host: str, port: int) -> str:
-    """Return why no address of the host can be listened on; empty where one can, or only gRPC may know it."""
-    reason = ""
-    try:
-        places = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except socket.gaierror:
-        return ""
-    for family, kind, protocol, _, address in places:
-        try:
-            with socket.socket(family, kind, protocol) as probe:
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind(address)
-        except OSError as error:
-            reason = error.strerror or str(error)
-        else:
-            return ""
-    return reason
 
 
 def _stop_event(stop: asyncio.Event | None) -> asyncio.Event:

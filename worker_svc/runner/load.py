@@ -18,7 +18,7 @@ from model.folder import config_hash, tokenizer_hash
 from model.load import load_model
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import DEFAULT_KV_CACHE_GIB, WorkerConfig
-from worker_svc.errors import MemoryBudgetError, StartupError
+from worker_svc.errors import ConfigError, MemoryBudgetError
 from worker_svc.runner.device_check import check_device
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan, make_load_plan
@@ -75,7 +75,7 @@ def load_worker(
             captures = graphs_progress if captures_at_start and config.cuda_graphs else None
             executor = _load_fused(plan, tell, weights_progress, graphs_progress=captures)
     except (ModelFolderError, ShareError) as error:
-        raise StartupError(str(error)) from error
+        raise ConfigError(str(error)) from error
     except torch.OutOfMemoryError as error:
         raise MemoryBudgetError(
             "no GPU memory for weights and steps: lower --max-num-batched-tokens or --max-num-seqs, stop "

@@ -8,11 +8,12 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 
 from stepwire_cli.children import Child
+from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED
 from stepwire_cli.hanging import Patience, wait_until_hung
 from stepwire_cli.restarts import MAX_RESTARTS, RestartBudget
 
@@ -35,6 +36,14 @@ class _Place:
     port: int | None = None
     """Where it listened, once it has."""
     budget: RestartBudget = field(default_factory=RestartBudget)
+
+
+class Over(NamedTuple):
+    """Why children run no longer."""
+
+    reason: str
+    exit_code: int
+    """Of the program that needs them: a refusal where one refused what it was given to start with."""
 
 
 class ChildGroup:
@@ -67,18 +76,20 @@ class ChildGroup:
         self._watch(child)
         return child
 
-    async def keep_running(self) -> str:
-        """Start again what dies; return why that is over: a first start failed, or restarts do not help."""
+    async def keep_running(self) -> Over:
+        """Start again what dies; return when that is over: a first start failed, or restarts do not help."""
         while True:
             child = await self._deaths.get()
             place = self._places[child.name]
             if child.has_listened:
                 place.port = int(child.address.result().rpartition(":")[2])
             if place.port is None:
-                return child.describe_end()
+                is_refused = child.process.returncode == EXIT_REFUSED
+                return Over(child.describe_end(), EXIT_REFUSED if is_refused else EXIT_FAILED)
             number = place.budget.take(time.monotonic())
             if number is None:
-                return f"{child.describe_end()}, after {MAX_RESTARTS} restarts within a minute"
+                reason = f"{child.describe_end()}, after {MAX_RESTARTS} restarts within a minute"
+                return Over(reason, EXIT_FAILED)
             again = f"starting it again (restart {number} of {MAX_RESTARTS} within a minute)"
             typer.echo(f"{child.describe_end()}; {again}", err=True)
             # A stop must not lose sight of a process that starts just now.

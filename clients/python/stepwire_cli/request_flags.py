@@ -51,7 +51,10 @@ class RequestFlags:
     ] = field(default_factory=list)
     max_tokens: Annotated[
         int | None,
-        typer.Option(help="Most tokens. Default: to the context's end.", rich_help_panel=_STOPPING),
+        typer.Option(
+            help="Most tokens of the answer. Default: no limit but the model's own end and the context's.",
+            rich_help_panel=_STOPPING,
+        ),
     ] = None
     min_tokens: Annotated[
         int, typer.Option(help="Nothing stops the output before this many.", rich_help_panel=_STOPPING)

@@ -19,7 +19,7 @@ from stepwire_cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_REFUSED, fail
 from stepwire_cli.hanging import Patience
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
-from stepwire_cli.service_commands import SCHEDULER, WORKER, scheduler_command, worker_command
+from stepwire_cli.service_commands import SCHEDULER, WORKER, WORKER_HOST, scheduler_command, worker_command
 
 MAX_PORT = 65535
 WORKER_GRACE_SECONDS = 10.0
@@ -34,6 +34,7 @@ def run_serve(flags: ServeFlags) -> None:
     check_port(flags.host, flags.port)
     if flags.metrics_port is not None and flags.metrics_port > 0:
         check_port(flags.host, flags.metrics_port, flag="--metrics-port")
+    check_port(WORKER_HOST, flags.worker_port, flag="--worker-port")
     with one_line_errors(f"{flags.host}:{flags.port}"):
         exit_code = asyncio.run(_serve(flags))
     raise typer.Exit(exit_code)
@@ -70,8 +71,9 @@ async def _serve(flags: ServeFlags) -> int:
         if not stopping.done() and not dying.done():
             typer.echo(f"Stepwire serves {starting.result()}")
             await asyncio.wait({stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
-            typer.echo(f"error: {dying.result()}; all is stopped", err=True)
+        over = None if stopping.done() else dying.result()
+        if over is not None:
+            typer.echo(f"error: {over.reason}; all is stopped", err=True)
         elif not hurry.is_set():
             typer.echo(
                 f"stopping: requests get up to {flags.drain_seconds:g} s to end, Ctrl-C again ends them now"
@@ -84,7 +86,9 @@ async def _serve(flags: ServeFlags) -> int:
         return EXIT_INTERRUPTED
     for child in killed:
         typer.echo(f"error: the {child.name} did not stop in time and was killed", err=True)
-    return EXIT_FAILED if killed or not stop.is_set() else 0
+    if over is not None:
+        return over.exit_code
+    return EXIT_FAILED if killed else 0
 
 
 async def _cancel(*tasks: "asyncio.Task[Any]") -> None:

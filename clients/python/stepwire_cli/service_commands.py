@@ -8,6 +8,7 @@ from dataclasses import replace
 from stepwire_cli.serve_flags import ServeFlags
 
 WORKER = "worker"
+WORKER_HOST = "127.0.0.1"
 SCHEDULER = "scheduler"
 
 _WORKER_FLAGS = (
@@ -46,7 +47,7 @@ _SCHEDULER_FLAGS = (
 def worker_command(flags: ServeFlags, port: int | None = None, *, python: str) -> tuple[str, ...]:
     """Return the command line of the worker: it listens on this machine only, on ``port`` if given."""
     port = flags.worker_port if port is None else port
-    own = ["--model", flags.model, "--host", "127.0.0.1", "--port", str(port)]
+    own = ["--model", flags.model, "--host", WORKER_HOST, "--port", str(port)]
     if flags.worker_metrics_port is not None:
         own += ["--metrics-port", str(flags.worker_metrics_port)]
     return (python, "-u", "-m", *_ranks(flags), "worker_svc", *own, *_pass_on(flags, _WORKER_FLAGS))
