@@ -19,7 +19,12 @@ def tell_header(ceiling: float, card: str) -> None:
     print(f"{'case':34s}       µs     GB/s  share%  early µs")
 
 
-def tell(case: str, microseconds: float, *, early: float, num_bytes: int, ceiling: float) -> None:
-    """Print one line: launches after each other, and launches that start early."""
+def tell(
+    case: str, microseconds: float, *, num_bytes: int, ceiling: float, early: float | None = None
+) -> None:
+    """Print one line: launches after each other, and launches that start early, where there are any."""
     rate = num_bytes / microseconds / 1e3
-    print(f"{case:34s} {microseconds:8.2f} {rate:8.0f} {100 * rate / ceiling:7.1f} {early:9.2f}", flush=True)
+    told_early = "-" if early is None else f"{early:.2f}"
+    print(
+        f"{case:34s} {microseconds:8.2f} {rate:8.0f} {100 * rate / ceiling:7.1f} {told_early:>9s}", flush=True
+    )

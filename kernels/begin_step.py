@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.prepare import prepare_decode_ref
+from kernels.prepare import prepare_tokens_ref, store_prepared
 
 BLOCK_B = 16
 """Each row looks at all appended blocks."""
@@ -103,10 +103,9 @@ def begin_step_kernel(
     block_id = tl.load(cells_ptr + cell, mask=is_live, other=0)
     appended = _append(step_ptr, cells_ptr, row, cell, num_rows, stride, BLOCK_A)
     block_id = tl.where(appended >= 0, appended, block_id)
-    # int64 before the product: block_id * block_size passes 2**31 in a large pool.
-    kv_slot = block_id.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
-    tl.store(input_ids_ptr + row, input_id, mask=is_row)
-    tl.store(slot_mapping_ptr + row, tl.where(is_live, kv_slot, -1), mask=is_row)
+    store_prepared(
+        row, is_row, is_live, position, input_id, block_id, input_ids_ptr, slot_mapping_ptr, BLOCK_SIZE
+    )
     tl.store(seq_lens_ptr + row, tl.where(is_live, position + 1, 0), mask=is_row)
     _end_turn(turns_ptr, slot, num_slots)
 
@@ -174,9 +173,10 @@ def begin_step_ref(
     )
     cells_C.scatter_(0, append_cells_A, block_ids_A)
     out.words_W.copy_(words_W)
-    prepared = prepare_decode_ref(lanes_B, positions_B, token_pool_LP, block_table_LM, block_size)
-    for written, made in zip((out.input_ids_B, out.slot_mapping_B, out.seq_lens_B), prepared, strict=True):
+    prepared = prepare_tokens_ref(lanes_B, positions_B, token_pool_LP, block_table_LM, block_size)
+    for written, made in zip((out.input_ids_B, out.slot_mapping_B), prepared, strict=True):
         written.copy_(made)
+    out.seq_lens_B.copy_((positions_B + 1).where(lanes_B >= 0, 0))
 
 
 def _check(

@@ -21,7 +21,7 @@ from kernels.prefill_tiles import (
     prefill_tiles,
     tokens_per_tile,
 )
-from kernels.prepare import prepare_decode
+from kernels.prepare import prepare_tokens
 from model.fused_decoder import FusedStep
 from worker_svc.batch.admission_layout import AdmissionShape
 from worker_svc.batch.input_batch import InputBatch
@@ -75,7 +75,6 @@ class MixedStep:
         self._most_admitted = admissions.padded_shape(max_tokens)
         self._input_ids_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         self._slot_mapping_T = torch.zeros(max_tokens, dtype=torch.int64, device=device)
-        self._seq_lens_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
         captures = has_graphs and parts.attention.captures_prefill
         self._token_counts = captured_token_counts(max_tokens) if captures else ()
         self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
@@ -205,24 +204,21 @@ class MixedStep:
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
         """Queue the model's kernels."""
         parts, num_tokens = self._parts, shape.num_tokens
-        prepared = (
-            self._input_ids_T[:num_tokens],
-            self._slot_mapping_T[:num_tokens],
-            self._seq_lens_T[:num_tokens],
-        )
+        input_ids_T, slot_mapping_T = self._input_ids_T[:num_tokens], self._slot_mapping_T[:num_tokens]
         tables = parts.tables
-        prepare_decode(
+        prepare_tokens(
             on_device["token_lanes"],
             on_device["positions"],
             tables.token_pool_LP,
             tables.block_table_LM,
             parts.limits.block_size,
-            *prepared,
+            input_ids_T,
+            slot_mapping_T,
         )
         step = FusedStep(
-            input_ids_T=prepared[0],
+            input_ids_T=input_ids_T,
             positions_T=on_device["positions"],
-            slot_mapping_T=prepared[1],
+            slot_mapping_T=slot_mapping_T,
             attention=parts.attention,
             attention_plan=parts.attention.plan_lanes(self._rows(on_device, shape, config)),
         )
