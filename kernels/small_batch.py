@@ -195,15 +195,16 @@ def can_fuse(
 
 
 def _dot_bytes(tile: Tile, num_rows: int, num_inputs: int, itemsize_bytes: int) -> int:
-    """Return what the rows take, and the weights of gates and ups where they do not lie in registers.
+    """Return what the rows take, and the weights of gates and ups: beside them, or before them.
 
-    Tensor cores do not multiply float32: what does reads both sides from shared memory.
+    Weights lie in registers where they can, and go there through shared memory. Tensor cores do not multiply
+    float32: what does reads both sides from shared memory.
     """
     chunk = _chunk(num_inputs)
     num_numbers: int = triton.cdiv(num_inputs, chunk) * chunk
     is_weight_held = tile.is_swapped or itemsize_bytes > MAX_TENSOR_CORE_BYTES
-    num_held = _block_rows(tile, num_rows) + (2 * tile.num_outputs if is_weight_held else 0)
-    return num_held * num_numbers * itemsize_bytes
+    rows, weights = _block_rows(tile, num_rows), 2 * tile.num_outputs
+    return (rows + weights if is_weight_held else max(rows, weights)) * num_numbers * itemsize_bytes
 
 
 def _block_rows(tile: Tile, num_rows: int) -> int:

@@ -49,6 +49,10 @@ def test_what_has_no_room_goes_another_way() -> None:
     sizes = {"num_rows": 32, "num_outputs": 4096, "num_inputs": 1024, "itemsize_bytes": 2}
     assert can_fuse(**sizes)
     assert not can_fuse(**sizes, most_bytes=gpu.LEAST_SHARED_BYTES)
+    # Its 16 rows would fit, but 16 gates and as many ups go through the same memory.
+    sizes |= {"num_rows": 16, "num_inputs": 2048}
+    assert can_fuse(**sizes)
+    assert not can_fuse(**sizes, most_bytes=gpu.LEAST_SHARED_BYTES)
 
 
 @pytest.mark.long
