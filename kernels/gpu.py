@@ -1,6 +1,7 @@
 """What launchers ask the device they launch on. Needs no Triton; knows nothing about kernels."""
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -11,8 +12,6 @@ LEAST_SHARED_BYTES = 99 << 10
 """What compute capabilities 8.6, 8.9 and 12.0 have, and all that attention and the sampler need."""
 BARRIER_BYTES = 1 << 10
 """More than what the barriers of a pipeline take."""
-RESERVED_BYTES = 1 << 10
-"""Of a multiprocessor's shared memory, for the system."""
 
 
 @cache
@@ -26,8 +25,8 @@ def shared_bytes(device: torch.device) -> int:
     """Tell how much shared memory a program can have; where kernels are interpreted, as on a Hopper GPU."""
     if device.type != "cuda":
         return HOPPER_SHARED_BYTES
-    properties = torch.cuda.get_device_properties(device)
-    return int(properties.shared_memory_per_multiprocessor) - RESERVED_BYTES
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs do not know of this one
+    return int(properties.shared_memory_per_block_optin)
 
 
 def most_stages(device: torch.device, *, stage_bytes: int, other_bytes: int = 0) -> int:

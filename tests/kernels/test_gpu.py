@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -31,6 +32,13 @@ def _num_stages() -> list[int]:
         fit_decode_stages(decode, cpu, bytes_per_cell=512).num_stages,
         *(fit_stages(tile, cpu, itemsize_bytes=2).num_stages for tile in tiles),
     ]
+
+
+def test_a_gpu_is_asked_how_much_a_program_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(shared_memory_per_block_optin=101_376)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    assert gpu.shared_bytes.__wrapped__(torch.device("cuda")) == gpu.LEAST_SHARED_BYTES
+    assert gpu.shared_bytes(torch.device("cpu")) == gpu.HOPPER_SHARED_BYTES
 
 
 def test_a_hopper_gpu_has_room_for_what_measured_best_there() -> None:
