@@ -10,6 +10,7 @@ import grpc
 
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.registering import add_service
 
 _CONTRACT_PACKAGE = "smg_grpc_proto"
 
@@ -27,5 +28,5 @@ def add_gateway_service(server: grpc.aio.Server, generator: Generator, *, link: 
     from scheduler_svc.frontend.vllm_servicer import SERVICE_NAME, VllmEngineServicer  # noqa: PLC0415
 
     servicer = VllmEngineServicer(generator, link)
-    vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    add_service(vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server, servicer, server=server)
     return [SERVICE_NAME]

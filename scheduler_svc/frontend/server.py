@@ -27,6 +27,7 @@ from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.interceptors import CallInterceptor, NoteCall
 from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.readiness import Readiness
+from scheduler_svc.frontend.registering import add_service
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.servicer import GenerationServicer
 from scheduler_svc.frontend.streams import MAX_PENDING
@@ -116,10 +117,11 @@ class Frontend:
         self._credentials = server_credentials(config)
         self._tenants = TenantsFile(Path(config.tenants_file)) if config.tenants_file else None
         self._server = _make_server(config, tenants=self._tenants, note_call=watch.meter.note_call)
-        generation_service_pb2_grpc.add_GenerationServiceServicer_to_server(
-            GenerationServicer(self._generator, self._link), self._server
+        servicer = GenerationServicer(self._generator, self._link)
+        add_service(
+            generation_service_pb2_grpc.add_GenerationServiceServicer_to_server, servicer, server=self._server
         )
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        add_service(health_pb2_grpc.add_HealthServicer_to_server, self._health, server=self._server)
         names = [_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME]
         names += add_gateway_service(self._server, self._generator, link=self._link)
         if config.reflection:
