@@ -126,7 +126,7 @@ class Engine:
                 asyncio.get_running_loop().call_soon(self._inbox.wake)
             self._flushes.settle(self._groups, num_live=len(self._live))
             self.cache_feeds.publish()
-            self._owners.flush({})
+            self._owners.flush_ends()
             self._set_timer()
 
     def _handle(self, event: Event) -> None:

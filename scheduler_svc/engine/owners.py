@@ -56,6 +56,11 @@ class Owners:
         for outbox in self._outboxes.values():
             outbox.put(info)
 
+    def flush_ends(self) -> None:
+        """Send what gathered, unless it is only that requests started: that waits for their step's result."""
+        if self._ended or self._statuses:
+            self.flush({})
+
     def flush(self, tokens: dict[int, OwnerOutputs]) -> None:
         """Send each front end one message of its tokens and all that was gathered."""
         started, self._started = self._started, {}
