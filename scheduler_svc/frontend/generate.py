@@ -95,10 +95,10 @@ class Generator:
         """
         arrival_ns = time.monotonic_ns()
         self._write_delay.note_new_stream()
-        self._turns.note_new_stream()
         asked, tenant = _with_drawn(asked), calling_tenant()
         request_id = tenant.scoped_request_id(asked.request_id)
         with self._watch.request(asked.request_id) as watched, self.open_requests.enter(request_id) as entry:
+            await self._turns.take_in()
             with watched.reading_prompt():
                 checked = watched.traced(await self._check(asked, tenant))
             generation = self._make_generation(checked)

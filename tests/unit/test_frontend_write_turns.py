@@ -36,33 +36,70 @@ async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
     await asyncio.gather(*tasks)
 
 
+def begin_burst(turns: WriteTurns, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the burst last as long as the test."""
+    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
+    for _ in range(7):
+        turns.note_new_stream()
+    assert not turns.is_burst
+    turns.note_new_stream()
+    assert turns.is_burst
+
+
+async def seconds_of_turns(turns: WriteTurns, num_turns: int) -> float:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    await asyncio.wait_for(asyncio.gather(*(turns.take() for _ in range(num_turns))), LIMIT_SECONDS)
+    return loop.time() - start
+
+
 async def test_in_a_burst_of_new_streams_rounds_with_turns_come_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
-    turns, loop = WriteTurns(), asyncio.get_running_loop()
-    loop_rounds = 0
+    turns = WriteTurns()
+    begin_burst(turns, monkeypatch)
+    # 8 turns at once, then three rounds of 16 turns, 16 ms apart.
+    assert await seconds_of_turns(turns, 56) >= 0.045
 
-    async def count_rounds() -> None:
-        nonlocal loop_rounds
-        while True:
-            await asyncio.sleep(0)
-            loop_rounds += 1
 
-    async def rounds_of_the_loop_for_32_turns() -> int:
-        before = loop_rounds
-        await asyncio.wait_for(asyncio.gather(*(turns.take() for _ in range(32))), LIMIT_SECONDS)
-        return loop_rounds - before
+async def test_in_a_burst_a_round_has_the_more_turns_the_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_ROUND_SECONDS", 0.0)
+    turns, order = WriteTurns(), list[int]()
+    begin_burst(turns, monkeypatch)
 
-    counter = loop.create_task(count_rounds())
-    for _ in range(7):
-        turns.note_new_stream()
-    assert await rounds_of_the_loop_for_32_turns() < 12
-    turns.note_new_stream()
-    start = loop.time()
-    await rounds_of_the_loop_for_32_turns()
-    assert loop.time() - start >= 0.009  # three rounds of 4 ms after the first
-    counter.cancel()
+    async def write(index: int) -> None:
+        await turns.take()
+        order.append(index)
+
+    tasks = [asyncio.create_task(write(index)) for index in range(8 + 320)]
+    sizes: list[int] = []
+    while len(order) < len(tasks):
+        await asyncio.sleep(0)
+        sizes.append(len(order) - sum(sizes))
+    assert [size for size in sizes if size][:7] == [8, 20, 18, 17, 16, 16, 16]
+    assert order == list(range(len(tasks)))
+    await asyncio.gather(*tasks)
+
+
+async def test_in_a_burst_new_streams_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns, order = WriteTurns(), list[int]()
+    with pytest.raises(StopIteration):  # without a burst it never gives way to another task
+        WriteTurns().take_in().send(None)
+    begin_burst(turns, monkeypatch)
+
+    async def take_in(index: int) -> None:
+        await turns.take_in()
+        order.append(index)
+
+    tasks = [asyncio.create_task(take_in(index)) for index in range(100)]
+    await asyncio.sleep(0)
+    tasks[7].cancel()
+    await rounds_until(tasks[7].done)
+    assert not order
+    await asyncio.wait_for(tasks[0], LIMIT_SECONDS)
+    await asyncio.sleep(0)
+    assert order == [index for index in range(100) if index != 7]
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_one_turn_after_another_needs_no_waiting() -> None:
