@@ -18,6 +18,8 @@ def log_call(
     context: Any, code: grpc.StatusCode, *, method: str, started: float, message: str = "", level: int
 ) -> None:
     """Tell of the call that runs, which ends so and began at ``started`` of the monotonic clock."""
+    if not _log.isEnabledFor(level):
+        return
     seconds, peer = time.monotonic() - started, context.peer()
     line = f"{method} {code.name} {current_call().call_id} {seconds:.3f} s {peer} {message}".rstrip()
     fields = {"method": method, "code": code.name, "seconds": seconds, "peer": peer}

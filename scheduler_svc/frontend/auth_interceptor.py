@@ -8,10 +8,10 @@ from __future__ import annotations  # grpc's handler type takes parameters in it
 
 import inspect
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
 
 import grpc
 from grpc_health.v1 import health
@@ -106,7 +106,7 @@ def _as_called_by(tenant: Tenant, behaviour: Any) -> Any:
 
 def _refusal(method: str, reason: str, *, note_call: NoteCall) -> Behaviour:
     async def refuse(_request: Any, context: Any) -> None:
-        started, code, call_id = time.monotonic(), grpc.StatusCode.UNAUTHENTICATED, uuid4().hex
+        started, code, call_id = time.monotonic(), grpc.StatusCode.UNAUTHENTICATED, secrets.token_hex(16)
         note_call(method, code.name)
         with within_call(CallContext(call_id=call_id)):  # not a stranger's own, which is metadata
             log_call(context, code, method=method, started=started, message=reason, level=logging.WARNING)

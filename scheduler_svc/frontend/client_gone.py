@@ -5,16 +5,27 @@ ours. Knows nothing about what is written.
 """
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 import grpc
 
 
-@contextmanager
-def cancelled_where_client_is_gone() -> Iterator[None]:
+class _CancelledWhereClientIsGone:
+    """A context manager by hand: one made of a generator costs each message 1 us more."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, grpc.aio.InternalError):
+            raise asyncio.CancelledError("the client is gone") from error
+
+
+_CANCELLED_WHERE_CLIENT_IS_GONE = _CancelledWhereClientIsGone()
+
+
+def cancelled_where_client_is_gone() -> _CancelledWhereClientIsGone:
     """Raise CancelledError where a write or a status inside the ``with`` block reaches nobody."""
-    try:
-        yield
-    except grpc.aio.InternalError as error:
-        raise asyncio.CancelledError("the client is gone") from error
+    return _CANCELLED_WHERE_CLIENT_IS_GONE

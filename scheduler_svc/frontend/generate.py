@@ -9,7 +9,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from uuid import uuid4
 
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import DuplicateRequestError, RequestInterruptedError
@@ -170,10 +169,10 @@ class Generator:
         return self._write_delay.seconds(len(self.open_requests), is_burst=self._turns.is_burst)
 
     async def _check(self, asked: AskedRequest, tenant: Tenant) -> CheckedRequest:
-        limits = replace(self.model.limits(self.engine_facts), max_quota_tokens=tenant.max_num_tokens)
+        limits = self.model.limits(self.engine_facts, max_quota_tokens=tenant.max_num_tokens)
         check_options(asked, limits)
         _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
-        return replace(check_request(asked, prompt_token_ids, limits=limits), tenant=tenant)
+        return check_request(asked, prompt_token_ids, limits=limits, tenant=tenant)
 
     def _make_generation(self, checked: CheckedRequest) -> Generation:
         stop, output = checked.asked.stop, checked.asked.output
@@ -193,7 +192,7 @@ def _with_drawn(asked: AskedRequest) -> AskedRequest:
     sampling = asked.sampling
     if sampling.seed is None:
         sampling = replace(sampling, seed=secrets.randbits(64))
-    return replace(asked, request_id=asked.request_id or uuid4().hex, sampling=sampling)
+    return replace(asked, request_id=asked.request_id or secrets.token_hex(16), sampling=sampling)
 
 
 def _telling(

@@ -7,10 +7,10 @@ from __future__ import annotations  # grpc's handler type takes parameters in it
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import grpc
 
@@ -118,7 +118,7 @@ def _wrap_behaviour(behaviour: Behaviour, *, method: str, note_call: NoteCall) -
 
 def _context_of(metadata: Mapping[str, str | bytes]) -> CallContext:
     return CallContext(
-        call_id=str(metadata.get(CALL_ID_KEY) or uuid4().hex),
+        call_id=str(metadata.get(CALL_ID_KEY) or secrets.token_hex(16)),
         traceparent=str(metadata.get("traceparent", "")),
         tracestate=str(metadata.get("tracestate", "")),
     )

@@ -11,6 +11,7 @@ import numpy as np
 
 from scheduler_svc.core.types import Int32Array, Int64Array
 from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.frontend.tenants import ANYBODY, Tenant
 from scheduler_svc.frontend.values import (
     AskedOutput,
     AskedRequest,
@@ -117,9 +118,9 @@ def check_token_ids(field: str, token_ids: Int64Array, *, vocab_size: int) -> No
 
 
 def check_request(
-    asked: AskedRequest, prompt_token_ids: Int32Array, *, limits: RequestLimits
+    asked: AskedRequest, prompt_token_ids: Int32Array, *, limits: RequestLimits, tenant: Tenant = ANYBODY
 ) -> CheckedRequest:
-    """Check what depends on the prompt's length; the rest is checked already.
+    """Check what depends on the prompt's length; the rest is checked already, and who the tenant is.
 
     Raises:
         InvalidRequestError: if prompt and output cannot fit the context or the KV cache.
@@ -151,6 +152,7 @@ def check_request(
         asked=asked,
         stop_token_ids=tuple(dict.fromkeys((*asked.stop.stop_token_ids, *eos_token_ids))),
         max_output_tokens=max_tokens or room,
+        tenant=tenant,
     )
     _check_resume(checked)
     return checked

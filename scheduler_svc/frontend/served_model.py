@@ -68,14 +68,15 @@ class ServedModel:
             max_prompt_bytes=config.max_prompt_bytes,
         )
 
-    def limits(self, facts: EngineFacts | None) -> RequestLimits:
-        """Join the model's limits with what the engine told so far."""
+    def limits(self, facts: EngineFacts | None, *, max_quota_tokens: int = 0) -> RequestLimits:
+        """Join the model's limits with what the engine told so far, and with a caller's quota."""
         return RequestLimits(
             vocab_size=self.config.vocab_size,
             eos_token_ids=self.config.eos_token_ids,
             max_model_len=(facts.max_model_len if facts else 0) or self.max_model_len,
             max_pool_tokens=facts.max_pool_tokens if facts else 0,
             max_prompt_tokens=self.max_prompt_tokens,
+            max_quota_tokens=max_quota_tokens,
         )
 
     async def read_prompt(self, prompt: PromptInput | None) -> tuple[str, Int32Array]:

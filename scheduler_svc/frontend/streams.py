@@ -82,14 +82,17 @@ class RequestStream:
 
     def push(self, token_id: int, logprobs: TokenLogprobs | None = None) -> Verdict | None:
         """Take one token; return a verdict if it ends the request here."""
-        assert not self.is_ended, "a token after the end"
+        assert self._final is None, "a token after the end"
+        assert self._error is None, "a token after an error"
+        meter = self._meter
         if not self._first_token_time_ns:
             self._first_token_time_ns = self._clock_ns() - self._arrival_ns
-            self._meter.note_first(self._first_token_time_ns / 1e9)
+            meter.note_first(self._first_token_time_ns / 1e9)
         else:
-            self._meter.note_next(self._last_token_ns)
-        self._last_token_ns = self._meter.now_ns
-        self._notify()
+            meter.note_next(self._last_token_ns)
+        self._last_token_ns = meter.now_ns
+        if self._waiter is not None:
+            self._notify()
         if self._generation.push(token_id, logprobs):
             self._finish(FinishReason.STOP_STRING, None)
             return Verdict(reason=FinishReason.STOP_STRING, num_output_tokens=self._generation.num_tokens)

@@ -128,6 +128,8 @@ def _as_told(request_id: str) -> str:
 
 
 def _log_end(request_id: str, watched: WatchedRequest) -> None:
+    if not _log.isEnabledFor(logging.INFO):
+        return
     num_prompt, num_output = watched.num_prompt_tokens, watched.num_output_tokens
     fields = {
         "outcome": watched.outcome,
