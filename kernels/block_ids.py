@@ -17,6 +17,6 @@ def load_block_ids(table_ptr, tile_start, end, BLOCK_SIZE: tl.constexpr, TILE: t
         index = tile_start // BLOCK_SIZE
         is_in = tile_start < end
     else:
-        index = (tile_start + tl.arange(0, TILE)) // BLOCK_SIZE
+        index = (tile_start + tl.arange(0, TILE)).to(tl.uint32) // BLOCK_SIZE
         is_in = tile_start + tl.arange(0, TILE) < end
     return tl.load(table_ptr + index, mask=is_in, other=0)

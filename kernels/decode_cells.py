@@ -16,23 +16,64 @@ from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def tile_offsets(
-    block, tile_start, end, kv_head,
-    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+def head_numbers(HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr):
+    """Return which of a head's numbers is where, and where there is one.
+
+    Halves, which RoPE takes in pairs, are padded each.
+    """
+    d = tl.arange(0, DIM_PADDED)
+    is_in = d < DIM_PADDED
+    if DIM_PADDED != HEAD_DIM:
+        h = d % (DIM_PADDED // 2)
+        is_in = h < HEAD_DIM // 2
+        d = d // (DIM_PADDED // 2) * (HEAD_DIM // 2) + h
+    return d, is_in
+
+
+@triton.jit
+def place_cells(
+    kv_head, BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Return where a tile's numbers lie, but for what shift_tile tells: the same for all tiles."""
+    d, _ = head_numbers(HEAD_DIM, DIM_PADDED)
+    p = tl.arange(0, TILE)
+    if BLOCK_SIZE % TILE == 0:
+        cell_P = p
+    elif TILE % BLOCK_SIZE == 0:
+        cell_P = p % BLOCK_SIZE
+    else:
+        cell_P = p * 0
+    return (cell_P * NUM_KV_HEADS + kv_head.to(tl.int32))[:, None] * HEAD_DIM + d[None, :]
+
+
+@triton.jit
+def shift_tile(
+    block, tile_start, BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """Return where a tile lies in a cache, and what of it may be loaded: cells past the end may hold NaN."""
-    d, p = tl.arange(0, DIM_PADDED), tl.arange(0, TILE)
-    position_P = tile_start + p
+    """Return how far a tile, which starts at a multiple of TILE, lies behind where place_cells has it.
+
+    int64: it passes 2**31 in a large cache.
+    """
+    CELL: tl.constexpr = NUM_KV_HEADS * HEAD_DIM
     if BLOCK_SIZE % TILE == 0:
-        cell_P = block.to(tl.int64) * BLOCK_SIZE + tile_start % BLOCK_SIZE + p
+        shift = block.to(tl.int64) * (BLOCK_SIZE * CELL) + tile_start % BLOCK_SIZE * CELL
+    elif TILE % BLOCK_SIZE == 0:
+        shift = (block.to(tl.int64) * (BLOCK_SIZE * CELL))[:, None]
     else:
-        cell_P = block.to(tl.int64) * BLOCK_SIZE + position_P % BLOCK_SIZE
-    offset_PD = (cell_P * NUM_KV_HEADS + kv_head)[:, None] * HEAD_DIM + d[None, :]
-    mask_PD = (position_P < end)[:, None]
+        position_P = tile_start + tl.arange(0, TILE)
+        shift = (block.to(tl.int64) * (BLOCK_SIZE * CELL) + position_P % BLOCK_SIZE * CELL)[:, None]
+    return shift
+
+
+@triton.jit
+def mask_tile(tile_start, end, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr, TILE: tl.constexpr):
+    """Return what of a tile may be loaded: cells past the end may hold NaN."""
+    mask_PD = (tile_start + tl.arange(0, TILE) < end)[:, None]
     if DIM_PADDED != HEAD_DIM:
-        mask_PD = mask_PD & (d < HEAD_DIM)[None, :]
-    return offset_PD, mask_PD
+        mask_PD = mask_PD & head_numbers(HEAD_DIM, DIM_PADDED)[1][None, :]
+    return mask_PD
 
 
 @triton.jit
@@ -56,8 +97,9 @@ def add_tile(acc_GD, sum_GP, weight_GP, value_PD, factor_G):
 @triton.jit
 def _load_queries(q_ptr, GROUP: tl.constexpr, QUERIES: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr):
     """Return a group's queries, zeros in the padding."""
-    g, d = tl.arange(0, QUERIES)[:, None], tl.arange(0, D)[None, :]
-    return tl.load(q_ptr + g * HEAD_DIM + d, mask=(g < GROUP) & (d < HEAD_DIM), other=0.0)
+    d, is_in = head_numbers(HEAD_DIM, D)
+    g = tl.arange(0, QUERIES)[:, None]
+    return tl.load(q_ptr + g * HEAD_DIM + d[None, :], mask=(g < GROUP) & is_in[None, :], other=0.0)
 
 
 @triton.jit
@@ -74,14 +116,15 @@ def attend_cells(
     q_GD = tl.zeros((QUERIES, DIM_PADDED), key_ptr.dtype.element_ty)
     acc_GD, sum_GP = tl.zeros((QUERIES, DIM_PADDED), tl.float32), tl.zeros((QUERIES, TILE), tl.float32)
     best_G = tl.full((QUERIES,), float("-inf"), tl.float32)
+    place_PD = place_cells(kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE)
+    key_at_PD, value_at_PD = key_ptr + place_PD, value_ptr + place_PD
     block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, end, TILE, num_stages=NUM_STAGES):
         next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
-        offset_PD, mask_PD = tile_offsets(
-            block, tile_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE
-        )
-        key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
-        value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+        shift = shift_tile(block, tile_start, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE)
+        mask_PD = mask_tile(tile_start, end, HEAD_DIM, DIM_PADDED, TILE)
+        key_PD = tl.load(key_at_PD + shift, mask=mask_PD, other=0.0)
+        value_PD = tl.load(value_at_PD + shift, mask=mask_PD, other=0.0)
         if tile_start == start:
             if PDL:
                 gdc_wait()

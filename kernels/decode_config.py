@@ -70,13 +70,30 @@ def _config(
 _QKV_CONFIGS = (
     (8, _config(32, 32, 4, 3, 32)),
     (32, _config(8, 32, 4, 3, 64)),
-    (128, _config(4, 32, 4, 3, 128)),
-    (256, _config(2, 32, 4, 3, 192)),
+    (64, _config(4, 32, 4, 3, 128)),
+    (128, _config(2, 64, 8, 3, 128)),
+    (192, _config(2, 32, 4, 3, 192)),
+    (256, _config(1, 64, 8, 3, 64)),
 )
 """By the most rows times KV heads: splits, tile size, warps, stages, and the least cells of a split. Splits
 that a row does without cost time, too, as their programs must start to see it: 8 rows of 384 tokens, three
 splits of 128 cells each, take 22.1 us a layer where there may be 4, and 23.6 where there may be 8 (H200)."""
 _QKV_CONFIG_MANY = _config(1, 16, 1, 4, 16)
+_SHAPE = (64, 4, 3)
+_ORDERED_SHAPES = (
+    (511, _SHAPE),
+    (576, (64, 8, 3)),
+    (768, _SHAPE),
+    (1024, (32, 4, 4)),
+    (1280, _SHAPE),
+)
+"""Tile size, warps and stages of paged_decode where programs of long rows start first, by the most rows
+times KV heads; more have _MANY. A multiprocessor holds three programs of _SHAPE, two of eight warps and four
+of small tiles: it goes by how the last ones come out. us of a layer of Qwen3-0.6B on an H200 at lengths of
+nano256's own, by _SHAPE, with 8 warps and with small tiles: 64 rows 105.1, 100.4 and 106.9, 80: 121.8, 126.5
+and 127.2, 96: 132.2, 132.3 and 134.0, 112: 143.2, 148.8 and 141.9, 160: 170.7, 176.5 and 175.4, 256: 183.3,
+189.0 and 180.1."""
+_MANY = (32, 4, 4)
 
 
 def choose_decode_config(
@@ -99,16 +116,18 @@ def choose_decode_config(
     num_splits = 1
     while num_splits * num_rows * num_kv_heads < TARGET_PROGRAMS and num_splits < MAX_SPLITS:
         num_splits *= 2
-    # Four programs on a multiprocessor instead of three. us of a layer of Qwen3-0.6B on an H200 at 256 rows
-    # of 200 to 1,000 tokens: in order 187.7, and 189.9 with tiles of 64; attention alone, in no order, 161.5
-    # and 155.6 (benchmarks/results/step_loop_h200_202611.md).
-    is_narrow = is_ordered and num_rows * num_kv_heads > TARGET_PROGRAMS
-    tile_size, num_stages = (32, 4) if is_narrow else (64, 3)
+    shapes = _ORDERED_SHAPES if is_ordered else ()
+    tile_size, num_warps, num_stages = next(
+        (shape for most_pairs, shape in shapes if num_rows * num_kv_heads <= most_pairs),
+        _MANY if is_ordered else _SHAPE,
+    )
     while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > MAX_TILE_BYTES:
         tile_size //= 2
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
-    return DecodeConfig(num_splits=num_splits, tile_size=tile_size, num_warps=4, num_stages=num_stages)
+    return DecodeConfig(
+        num_splits=num_splits, tile_size=tile_size, num_warps=num_warps, num_stages=num_stages
+    )
 
 
 def choose_qkv_decode_config(

@@ -10,6 +10,11 @@ Source: FlashDecoding (Dao et al., 2023).
 import triton
 import triton.language as tl
 
+from kernels.decode_cells import head_numbers
+
+IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""The interpreter knows no assembly."""
+
 
 @triton.jit
 def _load_results(
@@ -41,11 +46,13 @@ def _join_splits(
     Each thread joins its own numbers: nothing passes between threads.
     """
     n = tl.arange(0, GROUP_PADDED * DIM_PADDED)
-    g_N, d_N = n // DIM_PADDED, n % DIM_PADDED
-    mask_N = (g_N < GROUP) & (d_N < HEAD_DIM)
+    g_N = n // DIM_PADDED
+    mask_N = g_N < GROUP
     offset_N = n
-    if DIM_PADDED != HEAD_DIM:
-        offset_N = g_N * HEAD_DIM + d_N
+    if DIM_PADDED != HEAD_DIM:  # as head_numbers has them
+        half_N, h_N = n % DIM_PADDED // (DIM_PADDED // 2), n % (DIM_PADDED // 2)
+        mask_N = mask_N & (h_N < HEAD_DIM // 2)
+        offset_N = g_N * HEAD_DIM + half_N * (HEAD_DIM // 2) + h_N
     best_N = tl.full((GROUP_PADDED * DIM_PADDED,), float("-inf"), tl.float32)
     sum_N = tl.full((GROUP_PADDED * DIM_PADDED,), 0.0, tl.float32)
     acc_N = sum_N
@@ -70,24 +77,35 @@ def _join_splits(
 
 
 @triton.jit
+def _log2(x):
+    """Return the logarithm of numbers that are not small: one instruction instead of some thirty."""
+    if IS_INTERPRETED:
+        return tl.log2(x)
+    return tl.inline_asm_elementwise(
+        "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
 def leave_result(
     acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
     GROUP: tl.constexpr, GROUP_PADDED: tl.constexpr, HEAD_DIM: tl.constexpr, NUM_SPLITS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Write the result where the row has one split; else leave it, and join all where it is the last."""
-    partial_ptr += pair * (NUM_SPLITS * GROUP * HEAD_DIM)
-    lse_ptr += pair * (NUM_SPLITS * GROUP)
-    g, d = tl.arange(0, acc_GD.shape[0]), tl.arange(0, acc_GD.shape[1])
-    mask_GD = (g < GROUP)[:, None] & (d < HEAD_DIM)[None, :]
+    d, is_in = head_numbers(HEAD_DIM, acc_GD.shape[1])
+    g = tl.arange(0, acc_GD.shape[0])
+    mask_GD = (g < GROUP)[:, None] & is_in[None, :]
     offset_GD = g[:, None] * HEAD_DIM + d[None, :]
     sum_G = tl.sum(sum_GP, 1)
-    result_GD = acc_GD / sum_G[:, None]
-    if num_active == 1:
+    result_GD = acc_GD * (1.0 / sum_G)[:, None]
+    if NUM_SPLITS == 1 or num_active == 1:
         tl.store(out_ptr + offset_GD, result_GD.to(out_ptr.dtype.element_ty), mask=mask_GD)
     else:
+        partial_ptr += pair * (NUM_SPLITS * GROUP * HEAD_DIM)
+        lse_ptr += pair * (NUM_SPLITS * GROUP)
         tl.store(partial_ptr + split * GROUP * HEAD_DIM + offset_GD, result_GD, mask=mask_GD)
-        tl.store(lse_ptr + split * GROUP + g, best_G + tl.log2(sum_G), mask=g < GROUP)
+        tl.store(lse_ptr + split * GROUP + g, best_G + _log2(sum_G), mask=g < GROUP)
         # All threads' stores come before the count, and the count before the last one's loads.
         tl.debug_barrier()
         num_before = tl.atomic_add(counters_ptr + pair, 1, sem="acq_rel", scope="gpu")

@@ -42,10 +42,11 @@ def _check_caches(key_cache_NSKD: torch.Tensor, value_cache_NSKD: torch.Tensor) 
         )
     if key_cache_NSKD.ndim != 4 or not (key_cache_NSKD.is_contiguous() and value_cache_NSKD.is_contiguous()):
         raise ValueError("the caches must be contiguous (blocks, block size, KV heads, head dim)")
-    if key_cache_NSKD.shape[1] < MIN_BLOCK_SIZE or key_cache_NSKD.shape[3] > MAX_HEAD_DIM:
+    block_size, head_dim = key_cache_NSKD.shape[1], key_cache_NSKD.shape[3]
+    if block_size < MIN_BLOCK_SIZE or head_dim > MAX_HEAD_DIM or head_dim % 2:
         raise ValueError(
-            f"blocks of {key_cache_NSKD.shape[1]} tokens and heads of {key_cache_NSKD.shape[3]} are not "
-            f"supported: at least {MIN_BLOCK_SIZE} and at most {MAX_HEAD_DIM}"
+            f"blocks of {block_size} tokens and heads of {head_dim} are not supported: "
+            f"at least {MIN_BLOCK_SIZE}, and at most {MAX_HEAD_DIM}, even"
         )
 
 

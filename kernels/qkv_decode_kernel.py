@@ -21,36 +21,41 @@ import triton
 import triton.language as tl
 
 from kernels.block_ids import load_block_ids
-from kernels.decode_cells import add_tile, tile_offsets, weigh_tile
+from kernels.decode_cells import add_tile, head_numbers, mask_tile, place_cells, shift_tile, weigh_tile
 from kernels.decode_join import leave_result
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _load_pairs(at, d, mask, HEAD_DIM: tl.constexpr):
-    """Return numbers in float32, and those that RoPE rotates them with: half a head away."""
-    partner = tl.where(d < HEAD_DIM // 2, d + HEAD_DIM // 2, d - HEAD_DIM // 2)
-    x = tl.load(at + d, mask=mask, other=0.0).to(tl.float32)
-    return x, tl.load(at + partner, mask=mask, other=0.0).to(tl.float32)
+def _load_halves(at, h, mask, HEAD_DIM: tl.constexpr):
+    """Return a head's halves in float32: RoPE rotates the one with the other."""
+    low = tl.load(at + h, mask=mask, other=0.0).to(tl.float32)
+    return low, tl.load(at + HEAD_DIM // 2 + h, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _load_norm(weight_ptr, g0, d, mask_GD, HEAD_DIM: tl.constexpr):
-    """Return the norm's weights as _load_pairs does, the same for each head; ones where there is no norm."""
-    weight_GD, partner_GD = 1.0, 1.0
+def _load_norm(weight_ptr, g0, h, mask, HEAD_DIM: tl.constexpr):
+    """Return the norm's weights as _load_halves does, the same for each head; ones where there is no norm."""
+    low, high = 1.0, 1.0
     if weight_ptr is not None:
-        weight_GD, partner_GD = _load_pairs(weight_ptr + g0, d, mask_GD, HEAD_DIM)
-    return weight_GD, partner_GD
+        low, high = _load_halves(weight_ptr + g0, h, mask, HEAD_DIM)
+    return low, high
 
 
 @triton.jit
-def _rotate(x, norm, angle, eps, HEAD_DIM: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Return heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
-    x_GD, partner_GD = x
+def _rotate(x, norm, cos, sin, eps, HEAD_DIM: tl.constexpr, HAS_NORM: tl.constexpr):
+    """Return halves of heads normalized and rotated, in float32, as qk_norm_rope_store does it."""
+    low, high = x
     if HAS_NORM:
-        scale_G1 = 1.0 / tl.sqrt(tl.sum(x_GD * x_GD, 1) / HEAD_DIM + eps)[:, None]
-        x_GD, partner_GD = x_GD * scale_G1 * norm[0], partner_GD * scale_G1 * norm[1]
-    return x_GD * angle[0] + partner_GD * angle[1]
+        scale_G1 = 1.0 / tl.sqrt(tl.sum(low * low + high * high, 1) / HEAD_DIM + eps)[:, None]
+        low, high = low * scale_G1 * norm[0], high * scale_G1 * norm[1]
+    return low * cos - high * sin, high * cos + low * sin
+
+
+@triton.jit
+def _join_halves(low, high):
+    """Return heads whole."""
+    return tl.reshape(tl.permute(tl.join(low, high), (0, 2, 1)), (low.shape[0], 2 * low.shape[1]))
 
 
 @triton.jit
@@ -65,30 +70,35 @@ def _take_new_cell(
     Where the program has the cell, store it, unless it is negative. What all heads share is loaded for
     each of them: then no number changes its thread, which would take barriers.
     """
-    g, d = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED)[None, :]
-    g0, half_d, mask_GD = g * 0, d % (HEAD_DIM // 2), (g < GROUP) & (d < HEAD_DIM)
-    q_norm = _load_norm(q_weight_ptr, g0, d, mask_GD, HEAD_DIM)
-    k_norm = _load_norm(k_weight_ptr, g0, d, mask_GD, HEAD_DIM)
-    cos_GD = tl.load(cos_sin_ptr + g0 + half_d, mask=mask_GD, other=0.0).to(tl.float32)
-    sin_GD = tl.load(cos_sin_ptr + HEAD_DIM // 2 + g0 + half_d, mask=mask_GD, other=0.0).to(tl.float32)
-    angle = (cos_GD, tl.where(d < HEAD_DIM // 2, -sin_GD, sin_GD))
+    HALF: tl.constexpr = HEAD_DIM // 2
+    g, h = tl.arange(0, GROUP_PADDED)[:, None], tl.arange(0, DIM_PADDED // 2)[None, :]
+    d, is_in = head_numbers(HEAD_DIM, DIM_PADDED)
+    g0, mask = g * 0, (g < GROUP) & (h < HALF)
+    q_norm = _load_norm(q_weight_ptr, g0, h, mask, HEAD_DIM)
+    k_norm = _load_norm(k_weight_ptr, g0, h, mask, HEAD_DIM)
+    cos = tl.load(cos_sin_ptr + g0 + h, mask=mask, other=0.0).to(tl.float32)
+    sin = tl.load(cos_sin_ptr + HALF + g0 + h, mask=mask, other=0.0).to(tl.float32)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     new_ptr = qkv_ptr + (NUM_KV_HEADS * GROUP + kv_head) * HEAD_DIM
-    q = _load_pairs(qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, d, mask_GD, HEAD_DIM)
-    k = _load_pairs(new_ptr + g0, d, mask_GD, HEAD_DIM)
-    value_1D = tl.load(new_ptr + NUM_KV_HEADS * HEAD_DIM + d, mask=d < HEAD_DIM, other=0.0)
-    q_GD = _rotate(q, q_norm, angle, eps, HEAD_DIM, q_weight_ptr is not None)
-    key_GD = _rotate(k, k_norm, angle, eps, HEAD_DIM, k_weight_ptr is not None)
-    q_GD, key_GD = q_GD.to(key_ptr.dtype.element_ty), key_GD.to(key_ptr.dtype.element_ty)
-    at = (cell * NUM_KV_HEADS + kv_head) * HEAD_DIM + d
-    is_stored = (d < HEAD_DIM) & has_cell & (cell >= 0)
-    tl.store(key_ptr + g0 + at, key_GD, mask=is_stored & (g == 0))
-    tl.store(value_ptr + at, value_1D, mask=is_stored)
-    score_G = tl.sum(q_GD.to(tl.float32) * key_GD.to(tl.float32), 1) * scale_log2
+    q = _load_halves(qkv_ptr + (kv_head * GROUP + g) * HEAD_DIM, h, mask, HEAD_DIM)
+    k = _load_halves(new_ptr + g0, h, mask, HEAD_DIM)
+    value_1D = tl.load(new_ptr + NUM_KV_HEADS * HEAD_DIM + d[None, :], mask=is_in[None, :], other=0.0)
+    dtype = key_ptr.dtype.element_ty
+    q_low, q_high = _rotate(q, q_norm, cos, sin, eps, HEAD_DIM, q_weight_ptr is not None)
+    k_low, k_high = _rotate(k, k_norm, cos, sin, eps, HEAD_DIM, k_weight_ptr is not None)
+    q_low, q_high, k_low, k_high = q_low.to(dtype), q_high.to(dtype), k_low.to(dtype), k_high.to(dtype)
+    at = (cell * NUM_KV_HEADS + kv_head) * HEAD_DIM
+    is_stored = has_cell & (cell >= 0)
+    tl.store(key_ptr + g0 + at + h, k_low, mask=mask & is_stored & (g == 0))
+    tl.store(key_ptr + g0 + at + HALF + h, k_high, mask=mask & is_stored & (g == 0))
+    tl.store(value_ptr + at + d[None, :], value_1D, mask=is_in[None, :] & is_stored)
+    products = q_low.to(tl.float32) * k_low.to(tl.float32) + q_high.to(tl.float32) * k_high.to(tl.float32)
+    score_G = tl.sum(products, 1) * scale_log2
     is_first_GP = tl.full((GROUP_PADDED, TILE), 0, tl.int32) + tl.arange(0, TILE)[None, :] == 0
     sum_GP = tl.where(is_first_GP & has_cell, 1.0, 0.0)
+    q_GD = _join_halves(q_low, q_high)
     acc_GD = tl.full(q_GD.shape, 0.0, tl.float32) + tl.where(has_cell, value_1D.to(tl.float32), 0.0)
     return q_GD, acc_GD, sum_GP, tl.where(has_cell, score_G, float("-inf"))
 
@@ -106,14 +116,15 @@ def _attend_split(
     acc_GD = tl.full((GROUP_PADDED, DIM_PADDED), 0.0, tl.float32)
     sum_GP = tl.full((GROUP_PADDED, TILE), 0.0, tl.float32)
     best_G = tl.full((GROUP_PADDED,), 0.0, tl.float32)
+    place_PD = place_cells(kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE)
+    key_at_PD, value_at_PD = key_ptr + place_PD, value_ptr + place_PD
     block = load_block_ids(table_ptr, start, end, BLOCK_SIZE, TILE)
     for tile_start in tl.range(start, tl.maximum(end, start + 1), TILE, num_stages=NUM_STAGES):
         next_block = load_block_ids(table_ptr, tile_start + TILE, end, BLOCK_SIZE, TILE)
-        offset_PD, mask_PD = tile_offsets(
-            block, tile_start, end, kv_head, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, DIM_PADDED, TILE
-        )
-        key_PD = tl.load(key_ptr + offset_PD, mask=mask_PD, other=0.0)
-        value_PD = tl.load(value_ptr + offset_PD, mask=mask_PD, other=0.0)
+        shift = shift_tile(block, tile_start, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, TILE)
+        mask_PD = mask_tile(tile_start, end, HEAD_DIM, DIM_PADDED, TILE)
+        key_PD = tl.load(key_at_PD + shift, mask=mask_PD, other=0.0)
+        value_PD = tl.load(value_at_PD + shift, mask=mask_PD, other=0.0)
         if tile_start == start:
             q_GD, acc_GD, sum_GP, best_G = _take_new_cell(
                 qkv_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr, key_ptr, value_ptr, cell, kv_head,
@@ -143,9 +154,9 @@ def qkv_decode_kernel(
     seq_len = tl.where(lane < 0, 0, tl.load(seq_lens_ptr + row))
     num_old = tl.maximum(seq_len - 1, 0)
     split_len = tl.maximum(tl.cdiv(tl.cdiv(num_old, NUM_SPLITS), TILE), min_tiles) * TILE
-    num_active = tl.maximum(tl.cdiv(num_old, split_len), 1)
+    start = split * split_len
     out_ptr += pair * (GROUP * HEAD_DIM)
-    if split >= num_active:
+    if (split > 0) & (start >= num_old):
         return
     if seq_len == 0:  # a padded row
         if PDL:
@@ -153,14 +164,13 @@ def qkv_decode_kernel(
         at = tl.arange(0, GROUP_PADDED * DIM_PADDED)
         tl.store(out_ptr + at, 0.0, mask=at < GROUP * HEAD_DIM)
         return
-    start = split * split_len
     acc_GD, sum_GP, best_G = _attend_split(
         qkv_ptr + row * qkv_stride, cos_sin_ptr + num_old.to(tl.int64) * cos_sin_stride, q_weight_ptr,
         k_weight_ptr, key_ptr, value_ptr, table_ptr + lane * table_stride, slot, kv_head,
-        split == num_active - 1, start, tl.minimum(start + split_len, num_old), scale_log2, eps,
+        start + split_len >= num_old, start, tl.minimum(start + split_len, num_old), scale_log2, eps,
         BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_DIM, ROWS, DIM_PADDED, TILE, NUM_STAGES, PDL,
     )  # fmt: skip
     leave_result(
-        acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split, num_active,
-        GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
+        acc_GD, sum_GP, best_G, out_ptr, partial_ptr, lse_ptr, counters_ptr, pair, split,
+        tl.maximum(tl.cdiv(num_old, split_len), 1), GROUP, GROUP_PADDED, HEAD_DIM, NUM_SPLITS, CHUNK,
     )  # fmt: skip

@@ -240,10 +240,13 @@ def test_small_batches_are_split(num_rows: int, max_context_len: int, num_splits
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "is_ordered", "tile_size"), [(64, True, 64), (65, True, 32), (65, False, 64)]
+    ("num_rows", "is_ordered", "tile_size", "num_warps"),
+    [(64, True, 64, 8), (80, True, 64, 4), (128, True, 32, 4), (128, False, 64, 4), (1024, True, 32, 4)],
 )
-def test_many_rows_in_order_have_small_tiles(num_rows: int, is_ordered: bool, tile_size: int) -> None:
+def test_tiles_of_many_rows_depend_on_their_number_and_order(
+    num_rows: int, is_ordered: bool, tile_size: int, num_warps: int
+) -> None:
     config = choose_decode_config(num_rows, 4096, num_kv_heads=8, bytes_per_cell=256, is_ordered=is_ordered)
-    assert (config.num_splits, config.tile_size) == (1, tile_size)
+    assert (config.num_splits, config.tile_size, config.num_warps) == (1, tile_size, num_warps)
     wide = choose_decode_config(num_rows, 4096, num_kv_heads=8, bytes_per_cell=512, is_ordered=is_ordered)
     assert wide.tile_size == 32
