@@ -5,6 +5,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import grpc
+from grpc_health.v1 import health_pb2_grpc
 from stepwire.v1.generation_service_pb2_grpc import (
     add_GenerationServiceServicer_to_server,
 )
@@ -26,10 +27,18 @@ class Server:
         self.registered += [f"{service_name}/{name}" for name in handlers]
 
 
-def test_only_generate_has_a_queue_of_its_own_and_all_methods_are_found_by_name() -> None:
-    server, servicer = Server(), Mock()
-    add_service(add_GenerationServiceServicer_to_server, servicer, server=cast("grpc.aio.Server", server))
-    assert server.registered == ["stepwire.v1.GenerationService/Generate"]
+def test_what_comes_in_floods_and_what_asks_how_the_server_is_have_queues_of_their_own() -> None:
+    server = Server()
+    for add in (add_GenerationServiceServicer_to_server, health_pb2_grpc.add_HealthServicer_to_server):
+        add_service(add, Mock(), server=cast("grpc.aio.Server", server))
+    names = {name.rpartition("/")[2] for name in server.registered}
+    # Behind thousands of calls of one that is not here, for example of Abort, none of these may wait.
+    assert names == {"Generate", "GetServerState", "Check"}
+
+
+def test_all_methods_are_found_by_name() -> None:
+    server = Server()
+    add_service(add_GenerationServiceServicer_to_server, Mock(), server=cast("grpc.aio.Server", server))
     (handler,) = server.generic
     names = ("Generate", "GenerateMany", "Abort", "GetServerState", "Tokenize")
     for name in names:
