@@ -15,11 +15,11 @@ import torch
 
 from benchmarks.gpu_timing import describe_card
 from benchmarks.join_torchrun import join_torchrun
-from kernels.all_reduce import BOX_LINES, LINE_BYTES, NUM_PROGRAMS, Cut, all_reduce
+from kernels.all_reduce import BOX_LINES, LINE_BYTES, Cut, all_reduce
 from worker_svc.runner.cuda_graphs import CudaGraphs
-from worker_svc.tp.symmetric_ranks import MOST_BYTES, SymmetricRanks, Way, choose_way
+from worker_svc.tp.symmetric_ranks import SymmetricRanks, Way, choose_way, most_bytes
 
-MESSAGE_KIB = (2, 8, 16, 64, 128, 256, 512, 1024, 2048, 8192)
+MESSAGE_KIB = (2, 8, 16, 64, 128, 256, 512, 1024, 1536, 2048, 4096, 8192, 32768, 131072)
 NUM_LAUNCHES = 100
 NUM_REPLAYS = 9
 
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _cell(way: Way, x: torch.Tensor, ranks: SymmetricRanks) -> str:
-    if x.nbytes > MOST_BYTES.get(way, x.nbytes):
+    if x.nbytes > most_bytes(way):
         return "-"
     x.fill_(ranks.rank + 1)
     ranks.all_reduce_by(way, x)
@@ -70,7 +70,7 @@ def tune(ranks: SymmetricRanks, device: torch.device) -> None:
         x = torch.zeros(num_kib * 512, dtype=torch.bfloat16, device=device)
         times = []
         for cut in cuts:
-            if x.nbytes <= cut.num_lines * LINE_BYTES * NUM_PROGRAMS:
+            if x.nbytes <= cut.num_lines * LINE_BYTES * ranks.mailbox.num_programs:
                 run = partial(all_reduce, x, ranks.mailbox, is_dependent=True, cut=cut)
                 times.append((_microseconds(run, x, ranks), cut))
         if ranks.rank == 0:

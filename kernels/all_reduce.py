@@ -28,10 +28,11 @@ from kernels.row_squares import SQUARES_CHUNK, check_squares
 
 DTYPES = (torch.bfloat16, torch.float32)
 LINE_BYTES = 16
-NUM_PROGRAMS = 256
 BOX_LINES = 256
 """The most that a program sums."""
-MOST_BYTES = NUM_PROGRAMS * BOX_LINES * LINE_BYTES
+BOX_BYTES = BOX_LINES * LINE_BYTES
+MOST_SMALL_BYTES = 512 << 10
+"""Of a message that is cut into half boxes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,20 @@ class Mailbox:
     turns_P: torch.Tensor
     """int32: each program's next, from 0 to NUM_TURNS - 1."""
 
+    @property
+    def num_programs(self) -> int:
+        """The most of a launch."""
+        return len(self.turns_P)
 
-def mailbox_words(size: int) -> int:
-    """Tell how many words a rank's mailbox holds, among so many ranks."""
-    return NUM_TURNS * MOST_BYTES // 4 * size
+    @property
+    def most_bytes(self) -> int:
+        """Of a message."""
+        return self.num_programs * BOX_BYTES
+
+
+def mailbox_words(size: int, most_bytes: int) -> int:
+    """Tell how many words a rank's mailbox holds, among so many ranks, for messages of whole boxes."""
+    return NUM_TURNS * most_bytes // 4 * size
 
 
 def make_mailbox(own_X: torch.Tensor, addresses: list[int], *, rank: int) -> Mailbox:
@@ -70,18 +81,19 @@ def make_mailbox(own_X: torch.Tensor, addresses: list[int], *, rank: int) -> Mai
         rank: This one.
     """
     own_X.fill_(EMPTY_WORD)
+    num_programs = own_X.nbytes // (NUM_TURNS * len(addresses) * BOX_BYTES)
     return Mailbox(
         rank=rank,
         own_X=own_X,
         addresses_N=torch.tensor(addresses, dtype=torch.int64, device=own_X.device),
-        turns_P=torch.zeros(NUM_PROGRAMS, dtype=torch.int32, device=own_X.device),
+        turns_P=torch.zeros(num_programs, dtype=torch.int32, device=own_X.device),
     )
 
 
 def can_sum(x: torch.Tensor) -> bool:
-    """Whether all_reduce takes this tensor."""
+    """Whether all_reduce takes this tensor, where a mailbox holds it."""
     is_of_lines = x.nbytes % LINE_BYTES == 0 == x.data_ptr() % LINE_BYTES and x.is_contiguous()
-    return x.dtype in DTYPES and is_of_lines and 0 < x.nbytes <= MOST_BYTES
+    return x.dtype in DTYPES and is_of_lines and x.nbytes > 0
 
 
 def all_reduce(
@@ -93,10 +105,10 @@ def all_reduce(
     is_dependent: bool = False,
     cut: Cut | None = None,
 ) -> None:
-    """Replace x by its sum over all ranks. The kernel behind may start early.
+    """Replace x by its sum over all ranks. The kernel behind the last launch may start early.
 
     Args:
-        x: can_sum takes it.
+        x: can_sum takes it. More than the mailbox's most_bytes are summed piece by piece.
         mailbox: This rank's.
         residual: The sum is added to this instead, as x, the same on all ranks; x stays. One rounding, where
             a residual that travelled as a part of one rank's x would be rounded there, too.
@@ -104,13 +116,33 @@ def all_reduce(
         is_dependent: let it start while the kernel before it runs, where the device can.
         cut: instead of choose_cut's.
     """
-    _launch(
-        *(x, mailbox, residual, squares_RJ),
-        is_pushed=True,
-        is_summed=True,
-        is_dependent=is_dependent,
-        cut=cut,
-    )
+    for piece, piece_residual, piece_squares_RJ in _pieces(x, residual, squares_RJ, mailbox.most_bytes):
+        _launch(
+            *(piece, mailbox, piece_residual, piece_squares_RJ),
+            is_pushed=True,
+            is_summed=True,
+            is_dependent=is_dependent,
+            cut=cut,
+        )
+
+
+def _pieces(
+    x: torch.Tensor, residual: torch.Tensor | None, squares_RJ: torch.Tensor | None, most_bytes: int
+) -> list[tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]]:
+    """Cut a message that no mailbox holds, and what belongs to it: where there are squares by whole rows."""
+    if x.nbytes <= most_bytes:
+        return [(x, residual, squares_RJ)]
+    rows, step = (x.view(-1), most_bytes // x.itemsize)
+    if squares_RJ is not None:
+        rows, step = x, most_bytes * len(x) // x.nbytes
+    return [
+        (
+            rows[first : first + step],
+            None if residual is None else residual.view(rows.shape)[first : first + step],
+            None if squares_RJ is None else squares_RJ[first : first + step],
+        )
+        for first in range(0, len(rows), step)
+    ]
 
 
 def push(x: torch.Tensor, mailbox: Mailbox, *, cut: Cut | None = None) -> None:
@@ -132,12 +164,9 @@ def take_sum(
 
 def choose_cut(num_bytes: int) -> Cut:
     """Return small programs, so that many multiprocessors send; as fast as any between two H200."""
-    num_lines = -(-num_bytes // LINE_BYTES)
-    return (
-        Cut(num_lines=128, num_warps=4)
-        if num_lines <= 128 * NUM_PROGRAMS
-        else Cut(num_lines=256, num_warps=8)
-    )
+    if num_bytes <= MOST_SMALL_BYTES:
+        return Cut(num_lines=128, num_warps=4)
+    return Cut(num_lines=256, num_warps=8)
 
 
 def _launch(
@@ -153,7 +182,7 @@ def _launch(
 ) -> None:
     cut, num_lines = cut or choose_cut(x.nbytes), x.nbytes // LINE_BYTES
     num_programs = triton.cdiv(num_lines, cut.num_lines)
-    if not can_sum(x) or cut.num_lines > BOX_LINES or num_programs > NUM_PROGRAMS:
+    if not can_sum(x) or cut.num_lines > BOX_LINES or num_programs > mailbox.num_programs:
         raise ValueError(f"{x.nbytes} bytes of {x.dtype} are no message of whole lines that fits {cut}")
     if residual is not None and not (
         can_sum(residual) and (residual.shape, residual.dtype) == (x.shape, x.dtype)
@@ -167,7 +196,7 @@ def _launch(
         *(x, mailbox.addresses_N, mailbox.turns_P, residual, squares_RJ, num_lines),
         RANK=mailbox.rank,
         SIZE=len(mailbox.addresses_N),
-        NUM_PROGRAMS=NUM_PROGRAMS,
+        NUM_PROGRAMS=mailbox.num_programs,
         BOX_LINES=BOX_LINES,
         LINES=cut.num_lines,
         IS_PUSHED=is_pushed,

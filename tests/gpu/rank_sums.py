@@ -15,12 +15,13 @@ from benchmarks.join_torchrun import join_torchrun
 from tests.ending_ranks import end_with_parent
 from tests.rank_progress import RankProgress
 from worker_svc.runner.cuda_graphs import CudaGraphs
-from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MOST_BYTES, SymmetricRanks, Way
+from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MAILBOX_BYTES, SymmetricRanks, Way
 
 NUM_GRAPHS, NUM_MESSAGES, NUM_REPLAYS = 6, 60, 20
 MOST_CYCLES = 20_000
 MOST_SECONDS = 0.003
-SIZES_BYTES = (16, 2 << 10, 8 << 10, 100_000, 512 << 10, MOST_BYTES[Way.PUSHED])
+SIZES_BYTES = (16, 2 << 10, 8 << 10, 100_000, 512 << 10, 2 << 20)
+"""The most; and some more than the mailbox holds."""
 
 
 class Messages:
@@ -33,7 +34,7 @@ class Messages:
         generator = torch.Generator(device).manual_seed(seed)
         self._sources, self._sums, self._delays = [], [], list[int]()
         for _ in range(NUM_MESSAGES):
-            most_lines = shared.choice(SIZES_BYTES) // ALIGNMENT_BYTES
+            most_lines = shared.choice((*SIZES_BYTES, 5 * MAILBOX_BYTES[ranks.size] // 4)) // ALIGNMENT_BYTES
             dtype = shared.choice((torch.bfloat16, torch.float32))
             num_numbers = shared.randint(1, most_lines) * ALIGNMENT_BYTES // dtype.itemsize
             shape = (ranks.size, num_numbers)

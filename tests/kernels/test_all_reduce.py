@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from kernels.all_reduce import (
+    BOX_BYTES,
     BOX_LINES,
     DTYPES,
     LINE_BYTES,
-    MOST_BYTES,
-    NUM_PROGRAMS,
     Cut,
     Mailbox,
+    _pieces,
     all_reduce_ref,
     can_sum,
     choose_cut,
@@ -28,6 +28,7 @@ from kernels.all_reduce_kernel import NUM_TURNS
 from kernels.line_words import EMPTY_WORD
 from kernels.row_squares import sum_squares_ref
 
+MOST_BYTES = 32 * BOX_BYTES
 CUT = Cut(num_lines=32, num_warps=1)
 CANARY = 7.0
 NUM_SUMS = 8
@@ -40,8 +41,9 @@ def device(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def make_mailboxes(size: int, device: str) -> list[Mailbox]:
-    own = [torch.empty(mailbox_words(size), dtype=torch.int32, device=device) for _ in range(size)]
+def make_mailboxes(size: int, device: str, most_bytes: int = MOST_BYTES) -> list[Mailbox]:
+    num_words = mailbox_words(size, most_bytes)
+    own = [torch.empty(num_words, dtype=torch.int32, device=device) for _ in range(size)]
     addresses = [tensor.data_ptr() for tensor in own]
     return [make_mailbox(tensor, addresses, rank=rank) for rank, tensor in enumerate(own)]
 
@@ -175,15 +177,40 @@ def test_what_lies_behind_a_message_stays(device: str) -> None:
 
 
 def test_only_whole_lines_are_messages() -> None:
-    numbers = torch.zeros(MOST_BYTES // 4 + 4)
-    assert can_sum(numbers[:-4])
-    assert not any(map(can_sum, (numbers, numbers[:3], numbers[1:5], numbers[:8:2], numbers[:4].half())))
+    numbers = torch.zeros(8)
+    assert can_sum(numbers[:4])
+    assert not any(map(can_sum, (numbers[:0], numbers[:3], numbers[1:5], numbers[::2], numbers[:4].half())))
     with pytest.raises(ValueError, match=r"12 bytes of torch\.float32 are no message"):
         push(numbers[:3], make_mailboxes(2, "cpu")[0])
 
 
+def test_a_message_of_all_boxes_is_summed_and_a_larger_one_refused(device: str) -> None:
+    mailboxes = make_mailboxes(2, device, most_bytes=4 * BOX_BYTES)
+    assert mailboxes[0].most_bytes == 4 * BOX_BYTES
+    cut, numbers = Cut(num_lines=BOX_LINES, num_warps=1), torch.ones(BOX_BYTES + 4, device=device)
+    messages = [numbers[:-4].clone() for _ in mailboxes]
+    sum_messages(messages, mailboxes, cut=cut)
+    assert all(torch.equal(message, 2 * numbers[:-4]) for message in messages)
+    with pytest.raises(ValueError, match="no message"):
+        push(numbers, mailboxes[0], cut=cut)
+
+
+@pytest.mark.parametrize("has_squares", [True, False])
+def test_what_no_mailbox_holds_is_cut_with_all_that_belongs_to_it(has_squares: bool) -> None:
+    x, residual = torch.randn(7, 64), torch.randn(7, 64)
+    squares_RJ = sum_squares_ref(x) if has_squares else None
+    pieces = _pieces(x, residual, squares_RJ, 3 * x[0].nbytes + LINE_BYTES)
+    assert [len(piece) for piece, _, _ in pieces] == ([3, 3, 1] if has_squares else [196, 196, 56])
+    for of_each, whole in zip(zip(*pieces, strict=True), (x, residual, squares_RJ), strict=True):
+        if whole is None:
+            assert of_each == (None,) * len(pieces)
+        else:
+            assert torch.equal(torch.cat(of_each).view(whole.shape), whole)
+    assert _pieces(x, None, squares_RJ, x.nbytes) == [(x, None, squares_RJ)]
+
+
 def test_every_size_has_a_cut_that_fits() -> None:
-    for num_bytes in (LINE_BYTES, 2 << 10, 8 << 10, 100_000, 512 << 10, MOST_BYTES):
-        cut = choose_cut(num_bytes)
-        assert num_bytes <= cut.num_lines * LINE_BYTES * NUM_PROGRAMS
+    for num_bytes in (LINE_BYTES, 2 << 10, 8 << 10, 100_000, 512 << 10, 1 << 20, 8 << 20):
+        cut, num_boxes = choose_cut(num_bytes), max(num_bytes, 1 << 20) // BOX_BYTES
+        assert num_bytes <= cut.num_lines * LINE_BYTES * num_boxes
         assert cut.num_lines <= BOX_LINES

@@ -13,8 +13,8 @@ KIB = 1024
     ("size", "num_kib", "way"),
     [
         (2, 1024, Way.PUSHED),
-        (2, 1025, Way.TWO_SHOT),
-        (2, 2049, Way.NCCL),
+        (2, 256 * 1024, Way.PUSHED),
+        (2, 256 * 1024 + 1, Way.NCCL),
         (4, 512, Way.PUSHED),
         (4, 513, Way.TWO_SHOT),
         (8, 256, Way.PUSHED),

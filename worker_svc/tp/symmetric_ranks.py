@@ -9,6 +9,7 @@ Kernels: kernels/all_reduce.py, whose neighbours may overlap it, and torch.ops.s
 buffer: each ends only when all ranks have read it.
 """
 
+import sys
 from enum import Enum
 
 import torch
@@ -25,9 +26,12 @@ SIZES = (2, 4, 8)
 DTYPES = (torch.bfloat16, torch.float32)
 ALIGNMENT_BYTES = 16
 BUFFER_BYTES = 2 << 20
-# Two ranks as benchmarks/all_reduce.py measured them on H200s. Four and eight are reckoned: what is pushed
-# grows with the number of peers, 3.3 us a MiB for each, and two shots take 10 us and more.
-MOST_PUSHED_BYTES = {2: 1 << 20, 4: 512 << 10, 8: 256 << 10}
+# Two ranks as benchmarks/all_reduce.py measured them on H200s, up to 8 MiB: 25 us, by NCCL 57. Four and eight
+# are reckoned: what is pushed grows with the number of peers, 3.3 us a MiB for each, and two shots take 10 us
+# and more.
+MOST_PUSHED_BYTES = {2: 256 << 20, 4: 512 << 10, 8: 256 << 10}
+MAILBOX_BYTES = {2: 8 << 20, 4: 1 << 20, 8: 1 << 20}
+"""Of a message that is pushed at once; larger ones are pushed piece by piece."""
 MOST_SUMMED_GATHER_BYTES = 32 << 10
 """What is gathered as a sum of zeros and one rank's numbers: two ranks' likeliest tokens of 2,048 rows."""
 
@@ -41,8 +45,9 @@ class Way(Enum):
     NCCL = "nccl"
 
 
-MOST_BYTES = {Way.PUSHED: pushed.MOST_BYTES, Way.ONE_SHOT: BUFFER_BYTES, Way.TWO_SHOT: BUFFER_BYTES}
-"""That a way can take."""
+def most_bytes(way: Way) -> int:
+    """Return what a way can take."""
+    return BUFFER_BYTES if way in (Way.ONE_SHOT, Way.TWO_SHOT) else sys.maxsize
 
 
 def choose_way(num_bytes: int, size: int) -> Way:
@@ -84,7 +89,8 @@ class SymmetricRanks(DistributedRanks):
         """Of pushed messages."""
 
     def _open_mailbox(self, device: torch.device) -> Mailbox:
-        own = _symmetric_memory.empty(mailbox_words(self.size), dtype=torch.int32, device=device)
+        num_words = mailbox_words(self.size, MAILBOX_BYTES[self.size])
+        own = _symmetric_memory.empty(num_words, dtype=torch.int32, device=device)
         self._memory = memory = _symmetric_memory.rendezvous(own, self._group_name)
         begins = [memory.get_buffer(rank, own.shape, own.dtype).data_ptr() for rank in range(self.size)]
         # Of what is shared: this tensor may lie behind it, on all ranks alike.
