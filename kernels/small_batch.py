@@ -6,8 +6,6 @@ does more, and may start early. Knows nothing about models.
 Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows.
 """
 
-from dataclasses import dataclass
-
 import torch
 import triton
 
@@ -15,7 +13,14 @@ from kernels.dependent_launch import can_depend, launch_options
 from kernels.gpu import HOPPER_SHARED_BYTES, shared_bytes
 from kernels.small_batch_dot import small_batch_dot_kernel
 from kernels.small_batch_kernel import small_batch_kernel
-from kernels.small_batch_ref import MAX_INPUTS, MAX_ROWS, check_small_batch, num_gated
+from kernels.small_batch_ref import (
+    MAX_INPUTS,
+    MAX_ROWS,
+    check_small_batch,
+    max_inputs,
+    num_gated,
+)
+from kernels.small_batch_tiles import Tile, choose_tile
 from kernels.tiled_config import is_large_weight
 
 __all__ = [
@@ -45,46 +50,6 @@ MAX_TENSOR_CORE_BYTES = 2
 MAX_ROWS_OF_LARGE = 16
 """Of a large weight: each program reads all rows, where tiles share them. The output projection of 8B on one
 of two ranks takes 11.0 us at 32 rows, and 8.1 tiled."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
-    """How a projection is cut into programs."""
-
-    num_outputs: int
-    """Of one program."""
-    num_warps: int
-    is_dot: bool
-    """By small_batch_dot_kernel."""
-    is_swapped: bool = False
-    """Tensor cores take 16 outputs and 8 rows at a time, else 8 outputs and 16 rows; only with is_dot."""
-
-
-def _dot_tile(num_outputs: int, num_warps: int, *, is_swapped: bool = False) -> Tile:
-    return Tile(num_outputs=num_outputs, num_warps=num_warps, is_dot=True, is_swapped=is_swapped)
-
-
-_NARROW = _dot_tile(8, 8)
-_SWAPPED_16, _SWAPPED_32 = _dot_tile(16, 8, is_swapped=True), _dot_tile(32, 8, is_swapped=True)
-_DOT_TILES = (
-    (8, (_SWAPPED_16, _SWAPPED_16, _dot_tile(8, 8, is_swapped=True), _NARROW)),
-    (16, (_SWAPPED_32, _dot_tile(16, 16), _NARROW, _NARROW)),
-    (MAX_ROWS, (_SWAPPED_32, _dot_tile(16, 8), _dot_tile(16, 16), _dot_tile(16, 16))),
-)
-"""By the most rows: at up to 1,024 inputs, up to 2,048, up to 3,072, and more. What measured best in a chain
-of Qwen3-0.6B's layers, their attention included, in bf16 on an H200."""
-_GATED_TILES = (16, 1024, _SWAPPED_16)
-"""Of gates and ups, up to so many rows and inputs: 26.8 us a layer at 16 rows, with twice the outputs a
-program 27.9."""
-
-_LARGE_TILES = (
-    _SWAPPED_16,
-    Tile(num_outputs=2, num_warps=8, is_dot=False),
-    Tile(num_outputs=4, num_warps=4, is_dot=False),
-)
-"""Of one row and a large weight: up to 2,048 inputs, more, and the head. us with the tiles of small weights
-and with these, one rank's share of Qwen3-8B of two: output 6.8 and 6.1, qkv 8.6 and 8.1, head 147.8 and
-136.7."""
 
 
 def norm_linear(
@@ -186,7 +151,7 @@ def can_fuse(
         most_bytes: of shared memory that a program can have.
     """
     most_rows = MAX_ROWS_OF_LARGE if is_large_weight(num_outputs, num_inputs) else MAX_ROWS
-    if num_rows > most_rows or num_inputs > MAX_INPUTS:
+    if num_rows > most_rows or num_inputs > max_inputs(num_rows):
         return False
     # The tile of one row knows how many outputs there are.
     tile = choose_tile(num_outputs if num_rows == 1 else 1, num_inputs, num_rows=num_rows)
@@ -216,33 +181,6 @@ def _chunk(num_inputs: int) -> int:
     """Return how many inputs are multiplied at once: not so many that some would be padding."""
     is_whole = num_inputs % MAX_CHUNK == 0
     return min(int(triton.next_power_of_2(num_inputs)), MAX_CHUNK if is_whole else MAX_CHUNK // 2)
-
-
-def choose_tile(num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: bool = False) -> Tile:
-    """Return small programs, so that all of the card reads at once.
-
-    What measured best on an H200 at Qwen3-0.6B's shapes (benchmarks/kernels/small_batch.py --tune).
-    """
-    is_large = num_outputs >= 32768
-    block_i = triton.next_power_of_2(num_inputs)
-    # Tensor cores win from 2 rows on: a layer's four take 16.2 us there, without them 17.1.
-    if num_rows > (4 if is_large else 1):
-        most_rows, most_inputs, gated_tile = _GATED_TILES
-        if is_gated and num_rows <= most_rows and num_inputs <= most_inputs:
-            return gated_tile
-        tiles = next((tiles for most_rows, tiles in _DOT_TILES if num_rows <= most_rows), _DOT_TILES[-1][1])
-        return tiles[min((num_inputs - 1) // 1024, 3)]
-    if is_large and block_i <= 1024:
-        return (
-            Tile(num_outputs=16, num_warps=8, is_dot=False)
-            if num_rows == 1
-            else Tile(num_outputs=4, num_warps=1, is_dot=False)
-        )
-    if num_rows == 1 and not is_gated and is_large_weight(num_outputs, num_inputs):
-        return _LARGE_TILES[2 if is_large else min((num_inputs - 1) // 2048, 1)]
-    # 32 to 64 weights a thread.
-    num_warps = min(max(block_i // (256 if block_i <= 1024 else 512), 1), 8)
-    return Tile(num_outputs=4, num_warps=num_warps, is_dot=False)
 
 
 def _launch(
@@ -287,7 +225,9 @@ def _blocks(tile: Tile, x_RI: torch.Tensor) -> dict[str, int]:
             raise ValueError(
                 f"{num_rows} rows need a tile with is_dot; without at most {MAX_ROWS_WITHOUT_DOT}"
             )
-        return {"BLOCK_I": block_i}
+        if num_inputs > MAX_INPUTS:  # not so many at once that some would be padding
+            block_i = min(block_i, MAX_CHUNK)
+        return {"BLOCK_I": block_i, "CHUNKS": triton.cdiv(num_inputs, block_i)}
     most_bytes = min(MAX_DOT_BYTES, shared_bytes(x_RI.device))
     if _dot_bytes(tile, num_rows, num_inputs, x_RI.itemsize) > most_bytes:
         raise ValueError(f"{num_rows} rows of {num_inputs} {x_RI.dtype} take more than {most_bytes} bytes")

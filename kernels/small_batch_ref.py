@@ -11,6 +11,12 @@ from torch.nn.functional import linear, rms_norm, silu
 MAX_ROWS = 32
 MAX_INPUTS = 4096
 """A program holds whole rows of inputs in registers."""
+MAX_INPUTS_OF_ONE_ROW = 16384
+
+
+def max_inputs(num_rows: int) -> int:
+    """Return the most inputs of so many rows."""
+    return MAX_INPUTS_OF_ONE_ROW if num_rows == 1 else MAX_INPUTS
 
 
 def norm_linear_ref(
@@ -63,9 +69,10 @@ def check_small_batch(
     num_outputs: int,
 ) -> None:
     """Raise ValueError where the arguments do not fit each other, or are too large."""
-    if x_RI.ndim != 2 or not 1 <= len(x_RI) <= MAX_ROWS or not 1 <= x_RI.shape[1] <= MAX_INPUTS:
+    if x_RI.ndim != 2 or not 1 <= len(x_RI) <= MAX_ROWS or not 1 <= x_RI.shape[1] <= max_inputs(len(x_RI)):
         raise ValueError(
-            f"x must have 1 to {MAX_ROWS} rows of at most {MAX_INPUTS}, but has {tuple(x_RI.shape)}"
+            f"x must have 1 to {MAX_ROWS} rows of at most {MAX_INPUTS}, or one of {MAX_INPUTS_OF_ONE_ROW}, "
+            f"but has {tuple(x_RI.shape)}"
         )
     check_projection(x_RI, weight_OI, norm_weight_I, bias_O, out_RO, num_outputs)
 

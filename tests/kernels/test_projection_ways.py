@@ -18,7 +18,7 @@ def projection(num_outputs: int, num_inputs: int) -> Projection:
     [
         ((6144, 1024), {32: Way.FEW_ROWS, 33: Way.TILED, 256: Way.TILED, 257: Way.CUBLAS}),
         ((4096, 2048), {16: Way.FEW_ROWS, 17: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}),
-        ((4096, 12288), {1: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}),
+        ((4096, 12288), {1: Way.FEW_ROWS, 2: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}),
     ],
 )
 def test_ways_by_rows_and_weight(size: tuple[int, int], ways: dict[int, Way]) -> None:

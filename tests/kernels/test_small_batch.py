@@ -137,6 +137,8 @@ def test_large_weights_get_large_programs() -> None:
     assert choose_tile(4096, 2048, num_rows=1) == Tile(
         num_outputs=16, num_warps=8, is_dot=True, is_swapped=True
     )
+    assert choose_tile(4096, 6144, num_rows=1) == Tile(num_outputs=2, num_warps=8, is_dot=False)
+    assert choose_tile(4096, 12288, num_rows=1) == Tile(num_outputs=1, num_warps=8, is_dot=False)
     gated = choose_tile(6144, 4096, num_rows=1, is_gated=True)
     assert gated == Tile(num_outputs=4, num_warps=8, is_dot=False)
 
@@ -160,11 +162,23 @@ def test_tensor_cores_take_2_rows_and_more() -> None:
 
 
 def test_what_does_not_fit_a_program_is_refused() -> None:
-    sizes = [(1, 4096), (1, 4097), (8, 4096), (16, 4096), (32, 3072), (32, 4096), (33, 64)]
+    sizes = [(1, 4096), (1, 16384), (1, 16385), (2, 4097)]
+    sizes += [(8, 4096), (16, 4096), (32, 3072), (32, 4096), (33, 64)]
     fitting = [size for size in sizes if can_fuse(size[0], 8, size[1], itemsize_bytes=2)]
-    assert fitting == [(1, 4096), (8, 4096), (16, 4096), (32, 3072)]
+    assert fitting == [(1, 4096), (1, 16384), (8, 4096), (16, 4096), (32, 3072)]
     with pytest.raises(ValueError, match=r"32 rows of 4096 torch\.float16 take more than 204800 bytes"):
         norm_linear(torch.zeros(32, 4096).half(), None, torch.zeros(8, 4096).half(), EPS)
+
+
+@pytest.mark.parametrize("num_inputs", [5120, 6100])
+def test_one_long_row_is_taken_in_chunks(place: Any, num_inputs: int) -> None:
+    x, norm_weight, weight, _ = _tensors(place, 1, num_inputs, 12)
+    out = norm_linear(x, norm_weight, weight, EPS)
+    _assert_close(place, out, norm_linear_ref(x, norm_weight, weight, EPS))
+    residual, expected = torch.ones_like(out), linear_add_ref(x, weight, torch.ones_like(out))
+    _assert_close(place, linear_add(x, weight, residual), expected)
+    out = norm_gate_up_silu(x, norm_weight, weight, EPS)
+    _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
 
 
 def test_many_rows_of_a_large_weight_are_left_to_tiles() -> None:
@@ -210,7 +224,7 @@ def test_arguments_that_do_not_fit_are_refused(change: str, message: str) -> Non
     elif change == "no rows":
         x = x[:0]
     elif change == "inputs":
-        x = torch.zeros(1, 4097)
+        x = torch.zeros(2, 4097)
     elif change == "weight":
         weight = weight[:, 1:]
     elif change == "norm":
