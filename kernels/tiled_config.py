@@ -36,6 +36,9 @@ class ProjectionTile:
     """Programs that share the inputs of one tile."""
     is_swapped: bool = False
     """Outputs are the larger side of a tensor core's product, of 64, and rows the other one."""
+    is_paired: bool = False
+    """If gated and swapped, gates and ups are one side of one product, 32 of each where tensor cores take 64,
+    so that there are more programs; where the copy engine copies."""
     most_ahead: int = 1 << 20
     """Most inputs of a tile whose weights the L2 cache is to read while the kernel in front runs."""
     is_early: bool = True
@@ -151,11 +154,16 @@ _MORE_ROWS = _Tiles(
 MOST_ROWS_OF_LARGE = 32
 """Of a large weight: with more cuBLAS wins (benchmarks/results/tensor_parallel_h200x2_202611.md)."""
 # Tiles of a large weight, of up to that many rows. us at 32 rows of 8B shared by two H200s: qkv 11.4, output
-# 8.1, down 17.0, gate_up 29.9; with the tiles above 13.8, 9.2, not timed, 39.6; by cuBLAS with its norm or
-# gate 13.4, 7.7, 18.6, 32.5. Read ahead as a whole, such a weight drives out of the cache what is not used
-# yet: gate_up 40.0, down 19.0.
+# 8.1, down 17.0, gate_up 27.5, by tiles of 64 gates 30.6; with the tiles above 13.8, 9.2, not timed, 39.6; by
+# cuBLAS with its norm or gate 13.4, 7.7, 18.6, 32.5. Read ahead as a whole, such a weight drives out of the
+# cache what is not used yet: gate_up 40.0, down 19.0.
 _LARGE = _tile((32, 64, 256), 3, is_swapped=True, most_ahead=128)
 _LARGE_GATED = _tile((32, 64, 128), 4, is_swapped=True, most_ahead=128)
+_LARGE_PAIRED = replace(_LARGE_GATED, block_outputs=32, num_stages=3, is_paired=True)
+_LARGE_PAIRED_16 = replace(_LARGE_PAIRED, block_rows=16, num_stages=4)
+"""Of up to 16 rows: 26.7 us, by the kernels of few rows 46.8."""
+MAX_PAIRED_TILES = 132
+"""Of 64 gates: with fewer than an H200 has multiprocessors, tiles of 32 keep more of them busy."""
 MIN_SPLIT_INPUTS = 4096
 """A large weight of fewer inputs is not split: output of two ranks takes 8.8 us in two."""
 MAX_SPLIT_TILES = 66
@@ -168,11 +176,14 @@ def is_large_weight(num_outputs: int, num_inputs: int) -> bool:
 
 
 def _large_tile(num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: bool) -> ProjectionTile:
+    has_few_rows = num_rows <= 16
+    if is_gated and num_outputs < MAX_PAIRED_TILES * _LARGE_GATED.block_outputs:
+        return _LARGE_PAIRED_16 if has_few_rows else _LARGE_PAIRED
     tile = _LARGE_GATED if is_gated else _LARGE
     is_split = num_inputs >= MIN_SPLIT_INPUTS and num_outputs <= MAX_SPLIT_TILES * tile.block_outputs
     return replace(
         tile,
-        block_rows=16 if num_rows <= 16 else tile.block_rows,
+        block_rows=16 if has_few_rows else tile.block_rows,
         num_splits=2 if is_split and not is_gated else 1,
     )
 

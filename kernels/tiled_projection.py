@@ -173,19 +173,15 @@ def _launch(
     space = _workspace(tile, workspace, num_tiles, x_RI.device)
     can_copy = is_aligned(x_RI) and is_aligned(weight_OI)
     is_tma = tile.is_tma and can_copy
+    is_paired = tile.is_paired and tile.is_swapped and is_gated and is_tma
     tiled_projection_kernel[(num_tiles, tile.num_splits)](
-        tile_source(with_rows_behind(x_RI, tile.block_rows), (tile.block_rows, tile.block_inputs), is_tma),
-        tile_source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma),
+        *_sources(x_RI, weight_OI, tile, is_tma=is_tma, is_paired=is_paired),
         *(weight_OI, norm_weight_I, bias_O, out_RO),
         *((None, squares_RJ) if is_added else (squares_RJ, None)),
         *((None, None) if space is None else (space.partial_X, space.counters_X)),
         *(x_RI.stride(0), out_RO.stride(0), num_rows, eps),
-        I=num_inputs,
-        O=num_outputs,
-        IS_TMA=is_tma,
-        IS_READ_AHEAD=can_copy,
-        IS_GATED=is_gated,
-        IS_ADDED=is_added,
+        **{"I": num_inputs, "O": num_outputs, "IS_TMA": is_tma, "IS_READ_AHEAD": can_copy},
+        **{"IS_GATED": is_gated, "IS_PAIRED": is_paired, "IS_ADDED": is_added},
         **_constants(tile),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
@@ -237,6 +233,18 @@ def _workspace(
             f"or the workspace's {workspace.partial_X.numel()} numbers"
         )
     return workspace
+
+
+def _sources(
+    x_RI: torch.Tensor, weight_OI: torch.Tensor, tile: ProjectionTile, *, is_tma: bool, is_paired: bool
+) -> list[Any]:
+    """Return what the kernel reads rows and weights from."""
+    x_RI = with_rows_behind(x_RI, tile.block_rows)
+    rows = tile_source(x_RI, (tile.block_rows, tile.block_inputs), is_tma)
+    if not is_paired:
+        return [rows, tile_source(weight_OI, (tile.block_outputs, tile.block_inputs), is_tma)]
+    gates_and_ups = weight_OI.view(2, -1, weight_OI.shape[1])
+    return [rows, TensorDescriptor.from_tensor(gates_and_ups, [2, tile.block_outputs, tile.block_inputs])]
 
 
 def is_aligned(rows: torch.Tensor) -> bool:

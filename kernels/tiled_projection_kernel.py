@@ -96,15 +96,17 @@ def multiply(
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, NUM_INPUTS: tl.constexpr,
     STAGES: tl.constexpr, IS_SWAPPED: tl.constexpr, IS_TMA: tl.constexpr, IS_WHOLE: tl.constexpr,
-    IS_GATED: tl.constexpr,
+    IS_GATED: tl.constexpr, IS_PAIRED: tl.constexpr = False,
 ):  # fmt: skip
-    """Return the product, and that of the ups."""
+    """Return the product, and that of the ups. IS_PAIRED: gates and ups are one side of one product."""
     up = 0.0
-    if IS_SWAPPED:
+    if IS_PAIRED:
+        product = tl.zeros((2 * BLOCK_O, BLOCK_R), tl.float32)
+    elif IS_SWAPPED:
         product = tl.zeros((BLOCK_O, BLOCK_R), tl.float32)
     else:
         product = tl.zeros((BLOCK_R, BLOCK_O), tl.float32)
-    if IS_GATED:
+    if IS_GATED and not IS_PAIRED:
         up = tl.zeros_like(product)
     for inner in tl.range(first_inner, first_inner + NUM_INPUTS, BLOCK_I, num_stages=STAGES):
         factors = _load_tile(x, first_row, num_rows, inner, x_stride, BLOCK_R, BLOCK_I, I, IS_TMA, IS_WHOLE)
@@ -112,12 +114,17 @@ def multiply(
             at = inner + tl.arange(0, BLOCK_I)
             norm_weight = tl.load(norm_weight_ptr + at, mask=at < I, other=0.0).to(tl.float32)
             factors = (factors.to(tl.float32) * norm_weight[None, :]).to(factors.dtype)
-        weights = _load_tile(weight, first_column, O, inner, I, BLOCK_O, BLOCK_I, I, IS_TMA, IS_WHOLE)
+        if IS_PAIRED:
+            weights = tl.reshape(weight.load([0, first_column, inner]), (2 * BLOCK_O, BLOCK_I))
+        else:
+            weights = _load_tile(weight, first_column, O, inner, I, BLOCK_O, BLOCK_I, I, IS_TMA, IS_WHOLE)
         product = _add_product(product, factors, weights, IS_SWAPPED)
-        if IS_GATED:
+        if IS_GATED and not IS_PAIRED:
             first_up = O + first_column
             weights = _load_tile(weight, first_up, 2 * O, inner, I, BLOCK_O, BLOCK_I, I, IS_TMA, IS_WHOLE)
             up = _add_product(up, factors, weights, IS_SWAPPED)
+    if IS_PAIRED:
+        product, up = tl.split(tl.permute(tl.reshape(product, (2, BLOCK_O, BLOCK_R)), (1, 2, 0)))
     return product, up
 
 
@@ -129,16 +136,15 @@ def tiled_projection_kernel(
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, SPLITS: tl.constexpr,
     STAGES: tl.constexpr, IS_SWAPPED: tl.constexpr, IS_TMA: tl.constexpr, IS_READ_AHEAD: tl.constexpr,
     MOST_AHEAD: tl.constexpr, IS_EARLY: tl.constexpr, IS_GATED: tl.constexpr, IS_ADDED: tl.constexpr,
-    PDL: tl.constexpr,
+    IS_PAIRED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_O outputs of BLOCK_R rows, over one split of the inputs."""
     IS_WHOLE: tl.constexpr = I % (SPLITS * BLOCK_I) == 0
     NUM_INPUTS: tl.constexpr = (I + SPLITS * BLOCK_I - 1) // (SPLITS * BLOCK_I) * BLOCK_I
     NUM_AHEAD: tl.constexpr = MOST_AHEAD if MOST_AHEAD < NUM_INPUTS else NUM_INPUTS
-    num_row_blocks = tl.cdiv(num_rows, BLOCK_R)
+    tile, split, num_row_blocks = tl.program_id(0), tl.program_id(1), tl.cdiv(num_rows, BLOCK_R)
     # Programs that share weights are neighbours.
-    row_block, column_block = tl.program_id(0) % num_row_blocks, tl.program_id(0) // num_row_blocks
-    split = tl.program_id(1)
+    row_block, column_block = tile % num_row_blocks, tile // num_row_blocks
     first_row, first_column, first_inner = row_block * BLOCK_R, column_block * BLOCK_O, split * NUM_INPUTS
     if PDL:
         begin(
@@ -153,8 +159,8 @@ def tiled_projection_kernel(
     if squares_ptr is not None:
         squares = load_squares(squares_ptr, row, num_rows, I)
     product, up = multiply(
-        x, weight, norm_weight_ptr, x_stride, first_row, num_rows, first_column, first_inner,
-        I, O, BLOCK_R, BLOCK_O, BLOCK_I, NUM_INPUTS, STAGES, IS_SWAPPED, IS_TMA, IS_WHOLE, IS_GATED,
+        x, weight, norm_weight_ptr, x_stride, first_row, num_rows, first_column, first_inner, I, O,
+        BLOCK_R, BLOCK_O, BLOCK_I, NUM_INPUTS, STAGES, IS_SWAPPED, IS_TMA, IS_WHOLE, IS_GATED, IS_PAIRED,
     )  # fmt: skip
     if squares_ptr is not None:
         factor = 1.0 / tl.sqrt(tl.sum(squares, 1) / I + eps)
@@ -162,11 +168,10 @@ def tiled_projection_kernel(
         factor = tl.where(row < num_rows, factor, 0.0)[:, None]
     is_last = True
     if SPLITS > 1:
-        tile = column_block.to(tl.int64) * num_row_blocks + row_block
+        partial_ptr += tile.to(tl.int64) * SPLITS * BLOCK_R * BLOCK_O
         is_last, product = join_splits(
-            product, partial_ptr + tile * SPLITS * BLOCK_R * BLOCK_O, counters_ptr + tile, split,
-            row < num_rows, SPLITS, IS_SWAPPED,
-        )  # fmt: skip
+            product, partial_ptr, counters_ptr + tile, split, row < num_rows, SPLITS, IS_SWAPPED
+        )
     if is_last:
         store_tile(
             product, up, prior, factor, bias_ptr, out_ptr, squares_out_ptr, row, column, first_column,

@@ -68,7 +68,7 @@ _NORMED_ROWS = replace(_ADDED_ROWS, cublas=1536)
 ROW_LIMITS = RowLimits(
     qkv=_NORMED_ROWS,
     output=_ADDED_ROWS,
-    gate_up=_NORMED_ROWS,
+    gate_up=replace(_NORMED_ROWS, few_rows_of_large=1),
     down=_ADDED_ROWS,
     head=MostRows(few_rows=2, tiled=0, streamed=64),
 )

@@ -40,6 +40,8 @@ class MostRows:
 
     few_rows: int
     tiled: int
+    few_rows_of_large: int = sys.maxsize
+    """Of a large weight, if it is fewer."""
     streamed: int = 0
     """Of a weight with many outputs."""
     cublas: int = sys.maxsize
@@ -69,7 +71,9 @@ class Projection:
 
     def way(self, num_rows: int, most_rows: MostRows) -> Way:
         """Return how so many rows are computed."""
-        if num_rows <= most_rows.few_rows and can_fuse(
+        is_large = is_large_weight(*self.weight_OI.shape)
+        most_few = min(most_rows.few_rows, most_rows.few_rows_of_large) if is_large else most_rows.few_rows
+        if num_rows <= most_few and can_fuse(
             num_rows,
             *self.weight_OI.shape,
             itemsize_bytes=self.weight_OI.element_size(),
@@ -78,7 +82,6 @@ class Projection:
             return Way.FEW_ROWS
         if num_rows <= most_rows.streamed and self.bias_O is None and can_stream(self.weight_OI):
             return Way.STREAMED
-        is_large = is_large_weight(*self.weight_OI.shape)
         most_tiled = min(most_rows.tiled, MOST_ROWS_OF_LARGE) if is_large else most_rows.tiled
         if num_rows <= most_tiled:
             return Way.TILED

@@ -51,7 +51,7 @@ BLOCKS: dict[int, tuple[tuple[int, int, int, int, int, bool], ...]] = {
     32: ((32, 64, 128, 4, 4, True), (32, 64, 256, 3, 4, True), (32, 128, 128, 4, 8, True),
          (32, 32, 256, 3, 4, False), (32, 64, 128, 4, 4, False)),
     64: ((64, 64, 128, 3, 4, True), (64, 64, 128, 4, 4, True), (64, 128, 64, 4, 8, True),
-         (64, 32, 128, 4, 4, False), (64, 64, 128, 3, 4, False), (64, 128, 64, 4, 4, False)),
+         (64, 32, 128, 4, 4, False), (64, 32, 256, 4, 4, False), (64, 64, 128, 3, 4, False), (64, 128, 64, 4, 4, False)),
     128: ((128, 64, 64, 4, 4, False), (128, 128, 64, 4, 8, False), (128, 128, 64, 3, 4, False),
           (64, 128, 64, 4, 4, False), (128, 128, 64, 4, 8, True), (128, 256, 64, 3, 8, False)),
     256: ((128, 128, 64, 4, 8, False), (128, 128, 64, 3, 4, False), (128, 256, 64, 3, 8, False),
@@ -197,6 +197,9 @@ def candidates(case: Case) -> list[AnyTile]:
             for num_splits in (1, *splits)
             for most_ahead in (128, 1 << 20)
         ]
+        if size.num_weights > 1 and is_swapped:
+            paired = replace(tile, block_outputs=outputs // 2, is_paired=True, most_ahead=128)
+            tiles += [replace(paired, num_stages=num) for num in (num_stages - 1, num_stages)]
     return tiles
 
 

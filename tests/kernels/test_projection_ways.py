@@ -26,6 +26,13 @@ def test_ways_by_rows_and_weight(size: tuple[int, int], ways: dict[int, Way]) ->
     assert {num_rows: weight.way(num_rows, ROW_LIMITS.down) for num_rows in ways} == ways
 
 
+def test_gates_and_ups_of_a_large_weight_are_tiled_from_two_rows_on() -> None:
+    gate_up = projection(12288, 4096)
+    ways = {1: Way.FEW_ROWS, 2: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}
+    assert {num_rows: gate_up.way(num_rows, ROW_LIMITS.gate_up) for num_rows in ways} == ways
+    assert projection(6144, 1024).way(2, ROW_LIMITS.gate_up) is Way.FEW_ROWS
+
+
 def test_the_head_is_streamed() -> None:
     weight_OI = torch.zeros(300, 64, dtype=torch.bfloat16)
     head = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=None, has_norm=False)

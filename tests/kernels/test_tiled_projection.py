@@ -62,6 +62,14 @@ def test_norm_and_gated_projection(place: Any, tile: ProjectionTile, size: tuple
     _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
 
 
+@pytest.mark.parametrize(("num_rows", "num_gated"), [(3, 32), (20, 40)])
+def test_gates_and_ups_are_one_side_of_a_product(place: Any, num_rows: int, num_gated: int) -> None:
+    x, norm_weight, weight, _ = _tensors(place, num_rows, 64, 2 * num_gated)
+    tile = replace(TILE, is_tma=True, is_swapped=True, is_paired=True)
+    out = norm_gate_up_silu(x, norm_weight, weight, EPS, tile=tile)
+    _assert_close(place, out, norm_gate_up_silu_ref(x, norm_weight, weight, EPS))
+
+
 @pytest.mark.parametrize(("tile", "size"), TILED_SIZES[:2])
 def test_a_projection_whose_inputs_are_split(
     place: Any, tile: ProjectionTile, size: tuple[int, int, int]
@@ -238,8 +246,14 @@ def test_a_large_weight_has_tiles_of_its_own_up_to_32_rows() -> None:
     # Few inputs, or tiles enough for all multiprocessors, are not split.
     for size in ((4096, 2048), (6144, 4096)):
         assert choose_projection_tile(*size, num_rows=32) == alone
-    gated = choose_projection_tile(6144, 4096, num_rows=32, is_gated=True)
+    gated = choose_projection_tile(12288, 4096, num_rows=32, is_gated=True)
     assert gated == replace(choose_projection_tile(3072, 1024, num_rows=32, is_gated=True), most_ahead=128)
+    # Where tiles of 64 gates are fewer than multiprocessors.
+    paired, of_16_rows = (
+        choose_projection_tile(6144, 4096, num_rows=num_rows, is_gated=True) for num_rows in (32, 16)
+    )
+    assert paired == replace(gated, block_outputs=32, num_stages=3, is_paired=True)
+    assert of_16_rows == replace(paired, block_rows=16, num_stages=4)
 
 
 def test_every_tile_makes_squares_and_fits_the_workspace() -> None:
