@@ -7,6 +7,7 @@ from functools import cache
 
 import torch
 
+from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import describe_tiles, hopper_prefill_kernel
 from kernels.gpu import num_multiprocessors
 from kernels.prefill_tiles import PrefillConfig, tokens_per_tile
@@ -26,7 +27,7 @@ def hopper_prefill(
     config: PrefillConfig,
     out: torch.Tensor,
 ) -> None:
-    """Write out_THD: each token's causal attention over its own prompt.
+    """Write out_THD: each token's causal attention over its own prompt. Starts while the kernel before runs.
 
     Of values that are not finite, those of a prompt behind it, too: tiles are copied whole, and in the last
     one 0 times NaN is NaN. Up to 128 last tokens of a prompt are then NaN. The other kernels mask such rows.
@@ -58,6 +59,7 @@ def hopper_prefill(
         GROUP=group,
         NUM_STAGES=config.num_stages,
         num_warps=NUM_WARPS,
+        **launch_options(can_depend(q_THD.device)),
     )
 
 

@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 from kernels.hopper_prefill_fetch import produce
 from kernels.ring_stage import next_stage
 
@@ -209,7 +210,7 @@ def _consume(outs, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.con
 @gluon.jit(do_not_specialize=["num_works"])
 def hopper_prefill_kernel(
     queries, keys, values, tiles_ptr, counter_ptr, out, out_ptr, scale_log2, num_works,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces of work, a tile of the list for two query heads each, until none is left."""
     NUM_PAIRS: gl.constexpr = NUM_HEADS // 2
@@ -241,6 +242,9 @@ def hopper_prefill_kernel(
     bars = (q_bars, key_bars, value_bars, turn_bars)
     outs = (out, out_ptr)
     loads = (queries, keys, values, tiles_ptr, counter_ptr, num_works)
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
             (_consume, (outs, scale_log2, bufs, bars, 0, NUM_HEADS)),

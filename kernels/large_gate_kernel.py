@@ -9,11 +9,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 from kernels.large_product import (
     NUM_CONSUMERS,
     copy_tiles,
     halves,
-    load_scale,
     make_ring,
     multiply,
     num_spans,
@@ -51,23 +51,24 @@ def _sigmoid(x):
 
 @gluon.jit
 def _gate_tiles(
-    out, squares_ptr, ring, room, num_rows, span, eps,
+    out, ring, room, num_rows, span, eps,
     I: gl.constexpr, NUM_COLUMN_BLOCKS: gl.constexpr, GROUP: gl.constexpr, PART: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
     """Multiply, and leave silu(gate) * up: one half of a product's columns are gates, the other ups."""
     BLOCK_R: gl.constexpr = ring[0].shape[1]
-    BLOCK_I: gl.constexpr = ring[0].shape[2]
     ROWS: gl.constexpr = BLOCK_R // NUM_CONSUMERS
     BLOCK_O: gl.constexpr = ring[1].shape[2]
     layout: gl.constexpr = product_layout(2 * BLOCK_O)
     stage, phase = 0, 0
+    scale = gl.full((ROWS,), 1.0, gl.float32, layout=gl.SliceLayout(1, layout))
     num = num_spans(num_rows, span, BLOCK_R, NUM_COLUMN_BLOCKS)
     for index in range(gl.program_id(0), num, gl.num_programs(0)):
         row_block, first_block = place_span(index, num_rows, span, BLOCK_R, NUM_COLUMN_BLOCKS, GROUP)
         first_row = row_block * BLOCK_R + PART * ROWS
-        scale = load_scale(squares_ptr, first_row, num_rows, eps, I, ROWS, layout)
         for column_block in range(first_block, first_block + span):
-            product, stage, phase = multiply(ring, stage, phase, layout, I // BLOCK_I, PART)
+            product, scale, stage, phase = multiply(
+                ring, stage, phase, 0, scale, column_block == first_block, eps, layout, I, PART, 0
+            )
             gate, up = halves(product * scale[:, None])
             gated = (gate * _sigmoid(gate) * up).to(out.dtype)
             _leave(gated, out, room.index(PART), first_row, column_block * BLOCK_O)
@@ -76,18 +77,22 @@ def _gate_tiles(
 
 @gluon.jit(do_not_specialize=["num_rows", "span"])
 def large_gate_kernel(
-    x, weight, out, squares_ptr, num_rows, span, eps,
+    x, weight, out, num_rows, span, eps,
     I: gl.constexpr, O: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,  # noqa: E741
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """Tile after tile of silu(gate) * up; weight is seen as (2, O, I)."""
     ring = make_ring(x, weight, STAGES)
     SHAPE: gl.constexpr = [NUM_CONSUMERS, out.block_type.shape[0], out.block_type.shape[1]]
     room = gl.allocate_shared_memory(out.dtype, SHAPE, out.layout)
     COLUMNS: gl.constexpr = O // weight.block_type.shape[1]
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (_gate_tiles, (out, squares_ptr, ring, room, num_rows, span, eps, I, COLUMNS, GROUP, 0)),
-            (_gate_tiles, (out, squares_ptr, ring, room, num_rows, span, eps, I, COLUMNS, GROUP, 1)),
+            (_gate_tiles, (out, ring, room, num_rows, span, eps, I, COLUMNS, GROUP, 0)),
+            (_gate_tiles, (out, ring, room, num_rows, span, eps, I, COLUMNS, GROUP, 1)),
             (copy_tiles, (x, weight, ring, num_rows, span, I, COLUMNS, GROUP, True)),
         ],
         [4, 1],

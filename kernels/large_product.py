@@ -3,7 +3,7 @@
 A program takes tile after tile of 128 rows and 256 outputs, a span of them with the same rows. One warp
 has the copy engine fill a ring of stages; each warpgroup multiplies 64 of the rows and does with its
 product what it likes, while the other one, which runs up to a ring ahead or behind, keeps the tensor cores
-busy, and the next tile's stages fill.
+busy, and the next tile's stages fill. In a span's first tile it sums the rows' squares, too, for their norm.
 Knows nothing about what becomes of a product.
 
 Shapes: R rows, I inputs, O outputs.
@@ -19,23 +19,27 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels.ring_stage import next_stage
-from kernels.row_squares import SQUARES_CHUNK
 
-CHUNK = gl.constexpr(SQUARES_CHUNK)
 NUM_CONSUMERS = gl.constexpr(2)
+PIECE = gl.constexpr(8)
+"""Numbers of a row that a thread loads at once, and squares."""
+PIECE_ROWS = gl.constexpr(gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0]))
+PIECES = gl.constexpr(gl.BlockedLayout([1, 1, 8], [4, 8, 1], [4, 1, 1], [2, 1, 0]))
 
 
 @gluon.jit
 def make_ring(x, weight, STAGES: gl.constexpr):
-    """Return the ring's tiles of x and weights, and the barriers of full and of empty stages."""
+    """Return the ring's tiles of x and weights, and the barriers of full and empty stages and of turns."""
     x_ring = gl.allocate_shared_memory(x.dtype, [STAGES] + x.block_type.shape, x.layout)  # noqa: RUF005
     weight_ring = gl.allocate_shared_memory(x.dtype, [STAGES] + weight.block_type.shape, weight.layout)  # noqa: RUF005
     full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    turns = gl.allocate_shared_memory(gl.int64, [1, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(turns.index(0), count=1)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=NUM_CONSUMERS)
-    return x_ring, weight_ring, full, empty
+    return x_ring, weight_ring, full, empty, turns.index(0)
 
 
 @gluon.jit
@@ -68,7 +72,7 @@ def copy_tiles(
     I: gl.constexpr, NUM_COLUMN_BLOCKS: gl.constexpr, GROUP: gl.constexpr, IS_GATED: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
     """Fill the ring with all that this program's tiles take."""
-    x_ring, weight_ring, full, empty = ring
+    x_ring, weight_ring, full, empty, _ = ring
     STAGES: gl.constexpr = x_ring.shape[0]
     BLOCK_R: gl.constexpr = x_ring.shape[1]
     BLOCK_I: gl.constexpr = x_ring.shape[2]
@@ -97,25 +101,62 @@ def product_layout(num_columns):
 
 
 @gluon.jit
-def multiply(ring, stage, phase, layout: gl.constexpr, NUM_INNER: gl.constexpr, PART: gl.constexpr):
-    """Return the next tile's product of rows of this part, and where the ring stands then."""
-    x_ring, weight_ring, full, empty = ring
+def _multiply(
+    ring, stage, phase, turn_phase, layout: gl.constexpr, NUM_INNER: gl.constexpr, PART: gl.constexpr,
+    LEAD: gl.constexpr, IS_SQUARED: gl.constexpr,
+):  # fmt: skip
+    """Return the next tile's product of this part's rows, sums of their squares, and the ring's place."""
+    x_ring, weight_ring, full, empty, turn = ring
     STAGES: gl.constexpr = x_ring.shape[0]
     ROWS: gl.constexpr = x_ring.shape[1] // NUM_CONSUMERS
     BLOCK_I: gl.constexpr = x_ring.shape[2]
     COLUMNS: gl.constexpr = weight_ring.shape[1] * weight_ring.shape[2]
     product = gl.zeros((ROWS, COLUMNS), gl.float32, layout=layout)
+    squares = gl.zeros((ROWS, BLOCK_I // PIECE), gl.float32, layout=gl.SliceLayout(2, PIECES))
+    if LEAD > 0 and PART == 1:
+        mbarrier.wait(turn, turn_phase)
     for inner in range(NUM_INNER):
         mbarrier.wait(full.index(stage), phase)
         x = x_ring.index(stage).slice(PART * ROWS, ROWS, dim=0)
         weight = weight_ring.index(stage).reshape([COLUMNS, BLOCK_I]).permute((1, 0))
         product = warpgroup_mma(x, weight, product, use_acc=inner > 0, is_async=True)
+        if IS_SQUARED:
+            numbers = gl.reshape(x.load(PIECE_ROWS), (ROWS, BLOCK_I // PIECE, PIECE))
+            numbers = gl.convert_layout(numbers, PIECES, assert_trivial=True).to(gl.float32)
+            squares += gl.sum(numbers * numbers, 2)
         product = warpgroup_mma_wait(1, deps=(product,))
         mbarrier.arrive(empty.index(_prior(stage, STAGES)), count=1, pred=inner > 0)
+        if LEAD > 0 and PART == 0:  # noqa: SIM102
+            # A branch, not a predicate: every arrival has the warpgroup meet.
+            if inner == LEAD:
+                mbarrier.arrive(turn, count=1)
         stage, phase = next_stage(stage, phase, STAGES)
     product = warpgroup_mma_wait(0, deps=(product,))
     mbarrier.arrive(empty.index(_prior(stage, STAGES)), count=1)
-    return product, stage, phase
+    return product, squares, stage, phase
+
+
+@gluon.jit
+def multiply(
+    ring, stage, phase, turn_phase, scale, is_first, eps, layout: gl.constexpr,
+    I: gl.constexpr, PART: gl.constexpr, LEAD: gl.constexpr,  # noqa: E741
+):  # fmt: skip
+    """Return the next tile's product of this part's rows, their norm's factors, and the ring's place then.
+
+    The norm has no weight; a span's first tile tells the factors. With LEAD, for which a tile takes as many
+    stages as the ring has, the second part starts so many stages behind the first, which turn_phase tells.
+    """
+    NUM_INNER: gl.constexpr = I // ring[0].shape[2]
+    if is_first:
+        product, squares, stage, phase = _multiply(
+            ring, stage, phase, turn_phase, layout, NUM_INNER, PART, LEAD, True
+        )
+        scale = gl.convert_layout(gl.rsqrt(gl.sum(squares, 1) / I + eps), gl.SliceLayout(1, layout))
+    else:
+        product, squares, stage, phase = _multiply(
+            ring, stage, phase, turn_phase, layout, NUM_INNER, PART, LEAD, False
+        )
+    return product, scale, stage, phase
 
 
 @gluon.jit
@@ -128,27 +169,3 @@ def halves(numbers):
     return gl.convert_layout(low, layout, assert_trivial=True), gl.convert_layout(
         high, layout, assert_trivial=True
     )
-
-
-@gluon.constexpr_function
-def _padded(num_sums):
-    return max(32, 1 << (num_sums - 1).bit_length())
-
-
-@gluon.jit
-def load_scale(
-    squares_ptr, first_row, num_rows, eps,
-    I: gl.constexpr, ROWS: gl.constexpr, layout: gl.constexpr,  # noqa: E741
-):  # fmt: skip
-    """Return what a norm without weight multiplies each row of a product by; 1 without sums of squares."""
-    if squares_ptr is None:
-        scale = gl.full((ROWS,), 1.0, gl.float32, layout=gl.SliceLayout(1, layout))
-    else:
-        NUM_SUMS: gl.constexpr = (I + CHUNK - 1) // CHUNK
-        load_layout: gl.constexpr = gl.BlockedLayout([1, 4], [4, 8], [4, 1], [1, 0])
-        row = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, load_layout))
-        chunk = gl.arange(0, _padded(NUM_SUMS), layout=gl.SliceLayout(0, load_layout))
-        mask = (row < num_rows)[:, None] & (chunk < NUM_SUMS)[None, :]
-        squares = gl.load(squares_ptr + (row * NUM_SUMS)[:, None] + chunk[None, :], mask=mask, other=0.0)
-        scale = gl.convert_layout(gl.rsqrt(gl.sum(squares, 1) / I + eps), gl.SliceLayout(1, layout))
-    return scale

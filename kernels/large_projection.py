@@ -1,10 +1,11 @@
 """Projections of thousands of rows, fused with what stands around them, on Hopper GPUs.
 
 The gated MLP's with its gate, and the QKV projection with all that stands between it and attention.
-Norms have no weight here: it is in the projection's. Knows nothing about models.
+The norm in front has no weight here, as it is in the projection's: a factor of each row, whose squares are
+summed while the tensor cores multiply it. Knows nothing about models.
 
-Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows, J sums
-of squares of a row; in a QKV projection X = (H + 2 * K) * D, H query heads, K KV heads, D head dim.
+Shapes: R rows, I inputs, O outputs, F numbers of a gated MLP, X = 2 * F: gate rows, then up rows; in a QKV
+projection X = (H + 2 * K) * D, H query heads, K KV heads, D head dim.
 """
 
 from functools import cache
@@ -12,11 +13,11 @@ from functools import cache
 import torch
 import triton
 
+from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import describe_tiles, large_gate_kernel, large_qkv_kernel, runs_gluon
 from kernels.gpu import num_multiprocessors
 from kernels.large_projection_ref import Heads
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store
-from kernels.row_squares import check_squares
 from kernels.small_batch_ref import check_projection, num_gated
 
 BLOCK_R, BLOCK_O, BLOCK_I = 128, 256, 64
@@ -28,6 +29,9 @@ GROUP = 8
 """Blocks of rows that are computed together."""
 MOST_SPAN = 8
 """Of tiles with the same rows: at 16,384 rows QKV takes 253 us with 1, 236 with 2, 226 with 4, 223 with 8."""
+QKV_LEAD = 1
+"""Stages that one warpgroup is ahead of the other, so that their ends of a tile do not coincide: at 16,384
+rows QKV takes 232 us without it and 222 with it. 2 or 3 are no better, and gates and ups gain nothing."""
 NUM_CONSUMERS = 2
 HEAD_DIM = 128
 OPTIONS = {"num_warps": 4, "maxnreg": 168}  # 12 warps with those that the kernels add
@@ -51,30 +55,27 @@ def norm_gate_up_silu(
     eps: float,
     out: torch.Tensor,
     *,
-    squares_RJ: torch.Tensor | None,
+    is_dependent: bool = False,
 ) -> torch.Tensor:
-    """Return out_RF = silu(gate) * up of x, normalized where its sums of squares are given.
+    """Return out_RF = silu(gate) * up of the normalized x.
 
     Args:
         x_RI: rows may be strided; can_project says whether the weight fits.
         weight_XI: contiguous, of x's dtype.
         eps: added to the mean of squares.
         out: (R, F), of x's dtype.
-        squares_RJ: x's, as sum_squares writes them.
+        is_dependent: let it start while the kernel before it runs, where the device can.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
     """
     F, num_inputs = num_gated(weight_XI), x_RI.shape[1]
     check_projection(x_RI, weight_XI, None, None, out, F)
-    if squares_RJ is not None:
-        check_squares(squares_RJ, *x_RI.shape)
     grid, span = _grid(x_RI, weight_XI)
     large_gate_kernel[grid](
         describe_tiles(x_RI, BLOCK_R, BLOCK_I),
         describe_tiles(weight_XI.view(2, F, num_inputs), 2, BLOCK_O // 2, BLOCK_I),
         describe_tiles(out, BLOCK_R // NUM_CONSUMERS, BLOCK_O // 2),
-        squares_RJ,
         len(x_RI),
         span,
         eps,
@@ -83,29 +84,25 @@ def norm_gate_up_silu(
         STAGES=NUM_STAGES,
         GROUP=GROUP,
         **OPTIONS,
+        **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out
 
 
 def norm_qkv_rotate(
-    x_RI: torch.Tensor, weight_XI: torch.Tensor, eps: float, heads: Heads, *, squares_RJ: torch.Tensor | None
+    x_RI: torch.Tensor, weight_XI: torch.Tensor, eps: float, heads: Heads, *, is_dependent: bool = False
 ) -> torch.Tensor:
-    """Return the query heads of x @ weight.T, ready for attention; write keys and values.
+    """Return the query heads of normalized x @ weight.T, ready for attention; write keys and values.
 
-    What qk_norm_rope_store does to the product with in_place, rounded once less. x is normalized where
-    its sums of squares are given; can_project and can_rotate say whether it fits.
+    What qk_norm_rope_store does to the product with in_place, rounded once less; can_project and can_rotate
+    say whether it fits. A weight may have no query heads. is_dependent as for norm_gate_up_silu.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
     """
-    num_inputs, num_heads, num_kv_heads = (
-        x_RI.shape[1],
-        heads.out_q_RHD.shape[1],
-        heads.key_cache_NSKD.shape[2],
-    )
+    num_heads, num_kv_heads = heads.out_q_RHD.shape[1], heads.key_cache_NSKD.shape[2]
+    num_inputs = x_RI.shape[1]
     check_projection(x_RI, weight_XI, None, None, heads.out_RX, len(weight_XI))
-    if squares_RJ is not None:
-        check_squares(squares_RJ, *x_RI.shape)
     constants = (heads.positions_R, heads.cos_sin_PD, heads.q_weight_D, heads.k_weight_D)
     caches = (heads.key_cache_NSKD, heads.value_cache_NSKD, heads.slot_mapping_R)
     if not heads.cos_sin_PD.is_contiguous():
@@ -116,9 +113,8 @@ def norm_qkv_rotate(
     large_qkv_kernel[grid](
         describe_tiles(x_RI, BLOCK_R, BLOCK_I),
         describe_tiles(weight_XI.view(-1, BLOCK_O, num_inputs), 1, BLOCK_O, BLOCK_I),
-        describe_tiles(heads.out_q_RHD.flatten(1), *block),
-        describe_tiles(heads.out_RX, *block),
-        squares_RJ,
+        describe_tiles(heads.out_q_RHD.flatten(1), *block) if num_heads else None,
+        describe_tiles(heads.out_RX, *block) if heads.is_in_place else None,
         *constants,
         *caches,
         len(x_RI),
@@ -130,7 +126,9 @@ def norm_qkv_rotate(
         K=num_kv_heads,
         STAGES=NUM_STAGES,
         GROUP=GROUP,
+        LEAD=QKV_LEAD if num_inputs >= NUM_STAGES * BLOCK_I else 0,
         **OPTIONS,
+        **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return heads.out_q_RHD
 

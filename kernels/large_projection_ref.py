@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import linear, silu
 
 from kernels.qk_norm_rope_ref import qk_norm_rope_store_ref
+from kernels.row_squares import row_scale_ref
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class Heads:
     out_q_RHD: torch.Tensor
     out_RX: torch.Tensor
     """Its columns of keys and values are written, those of queries are not."""
+    is_in_place: bool = True
+    """Whether out_RX is; keys and values go to the caches in any case."""
 
 
 def norm_gate_up_silu_ref(
@@ -37,10 +40,10 @@ def norm_gate_up_silu_ref(
     eps: float,
     out: torch.Tensor,
     *,
-    squares_RJ: torch.Tensor | None,
+    is_dependent: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
     """Do what norm_gate_up_silu does, in float32."""
-    gate_RF, up_RF = _project(x_RI, weight_XI, eps, squares_RJ).chunk(2, -1)
+    gate_RF, up_RF = _project(x_RI, weight_XI, eps).chunk(2, -1)
     return out.copy_(silu(gate_RF) * up_RF)
 
 
@@ -50,11 +53,11 @@ def norm_qkv_rotate_ref(
     eps: float,
     heads: Heads,
     *,
-    squares_RJ: torch.Tensor | None,
+    is_dependent: bool = False,  # noqa: ARG001
 ) -> torch.Tensor:
     """Do what norm_qkv_rotate does, in float32."""
     num_heads, num_kv_heads, D = *heads.out_q_RHD.shape[1:2], *heads.key_cache_NSKD.shape[2:]
-    projected_RX = _project(x_RI, weight_XI, eps, squares_RJ)
+    projected_RX = _project(x_RI, weight_XI, eps)
     own_slots_R = torch.arange(len(x_RI), device=x_RI.device)
     # Stored to a cell of each row's own, and from there to its places.
     caches = projected_RX.new_empty(2, len(x_RI), 1, num_kv_heads, D)
@@ -78,15 +81,12 @@ def norm_qkv_rotate_ref(
     for numbers_R1KD, cache, column_RX in zip(
         caches, (heads.key_cache_NSKD, heads.value_cache_NSKD), columns, strict=True
     ):
-        column_RX.copy_(numbers_R1KD.flatten(1))
+        if heads.is_in_place:
+            column_RX.copy_(numbers_R1KD.flatten(1))
         cache.flatten(0, 1)[slots] = numbers_R1KD[is_kept_R, 0].to(cache.dtype)
     return heads.out_q_RHD
 
 
-def _project(
-    x_RI: torch.Tensor, weight_OI: torch.Tensor, eps: float, squares_RJ: torch.Tensor | None
-) -> torch.Tensor:
-    product_RO = linear(x_RI.float(), weight_OI.float())
-    if squares_RJ is None:
-        return product_RO
-    return product_RO * (squares_RJ.sum(1, keepdim=True) / x_RI.shape[1] + eps).rsqrt()
+def _project(x_RI: torch.Tensor, weight_OI: torch.Tensor, eps: float) -> torch.Tensor:
+    product_RO: torch.Tensor = linear(x_RI.float(), weight_OI.float())
+    return product_RO * row_scale_ref(x_RI, eps)

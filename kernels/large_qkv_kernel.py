@@ -11,11 +11,11 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 from kernels.large_product import (
     NUM_CONSUMERS,
     copy_tiles,
     halves,
-    load_scale,
     make_ring,
     multiply,
     num_spans,
@@ -45,13 +45,13 @@ def _load_weight(weight_ptr, layout: gl.constexpr):
 
 
 @gluon.jit
-def _rotate(numbers, angles, weight, head_eps, HAS_NORM: gl.constexpr):
+def _rotate(numbers, angles, weight, eps, HAS_NORM: gl.constexpr):
     """Return the lower and the upper half of one head's rows, ready for attention."""
     cos, sin = angles
     low, high = halves(numbers)
     if HAS_NORM:
         squares = gl.sum(low * low, 1) + gl.sum(high * high, 1)
-        scale = gl.rsqrt(squares / HEAD_DIM + head_eps)[:, None]
+        scale = gl.rsqrt(squares / HEAD_DIM + eps)[:, None]
         low = low * scale * weight[0].to(gl.float32)[None, :]
         high = high * scale * weight[1].to(gl.float32)[None, :]
     return low * cos - high * sin, high * cos + low * sin
@@ -67,6 +67,14 @@ def _store_cells(room, cache_ptr, slot, first_column, CELL: gl.constexpr, layout
 
 
 @gluon.jit
+def _copy_head(out, first_row, first_column, low_room, high_room):
+    """Have the copy engine write one head's rows, where they have a place."""
+    if out is not None:
+        tma.async_copy_shared_to_global(out, [first_row, first_column], low_room)
+        tma.async_copy_shared_to_global(out, [first_row, first_column + HEAD_DIM // 2], high_room)
+
+
+@gluon.jit
 def _leave_head(
     low, high, outs, caches, slot, rooms, first_row, head,
     H: gl.constexpr, K: gl.constexpr, cell_layout: gl.constexpr,
@@ -76,16 +84,14 @@ def _leave_head(
     low_room, high_room = rooms
     HALF: gl.constexpr = HEAD_DIM // 2
     tma.store_wait(0)
-    low_room.store(low.to(q_out.dtype))
-    high_room.store(high.to(q_out.dtype))
+    low_room.store(low.to(low_room.dtype))
+    high_room.store(high.to(low_room.dtype))
     fence_async_shared()
     first_column = head * HEAD_DIM
     if head < H:
-        tma.async_copy_shared_to_global(q_out, [first_row, first_column], low_room)
-        tma.async_copy_shared_to_global(q_out, [first_row, first_column + HALF], high_room)
+        _copy_head(q_out, first_row, first_column, low_room, high_room)
     else:
-        tma.async_copy_shared_to_global(kv_out, [first_row, first_column], low_room)
-        tma.async_copy_shared_to_global(kv_out, [first_row, first_column + HALF], high_room)
+        _copy_head(kv_out, first_row, first_column, low_room, high_room)
         cache_ptr, first = caches[0], first_column - H * HEAD_DIM
         if head >= H + K:
             cache_ptr, first = caches[1], first_column - (H + K) * HEAD_DIM
@@ -94,71 +100,106 @@ def _leave_head(
 
 
 @gluon.jit
+def _leave_tile(
+    product, scale, angles, norms, outs, caches, slot, rooms, first_row, head,
+    H: gl.constexpr, K: gl.constexpr, cell_layout: gl.constexpr,
+):  # fmt: skip
+    """Write the two heads of a tile, ready for attention."""
+    q_weight_ptr, k_weight_ptr, eps = norms
+    half_layout: gl.constexpr = product_layout(HEAD_DIM // 2)
+    HAS_NORM: gl.constexpr = q_weight_ptr is not None
+    if head < H + K:
+        numbers, weight = product, angles
+        if HAS_NORM:
+            weight_ptr = q_weight_ptr
+            if head >= H:
+                weight_ptr = k_weight_ptr
+            weight = _load_weight(weight_ptr, half_layout)
+            # A head's norm takes a row's factor away, but for what is added to the mean of squares.
+            head_eps = gl.convert_layout(
+                eps / (scale * scale), gl.SliceLayout(1, half_layout), assert_trivial=True
+            )
+        else:
+            numbers, head_eps = product * scale[:, None], eps
+        first, second = halves(numbers)
+        low, high = _rotate(first, angles, weight, head_eps, HAS_NORM)
+        _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
+        low, high = _rotate(second, angles, weight, head_eps, HAS_NORM)
+        _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
+    else:
+        first, second = halves(product * scale[:, None])
+        low, high = halves(first)
+        _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
+        low, high = halves(second)
+        _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
+
+
+@gluon.jit
 def _head_tiles(
-    outs, caches, constants, norm, ring, room, num_rows, span,
+    outs, caches, constants, norms, ring, room, num_rows, span, eps,
     I: gl.constexpr, H: gl.constexpr, K: gl.constexpr, GROUP: gl.constexpr, PART: gl.constexpr,  # noqa: E741
+    LEAD: gl.constexpr,
 ):  # fmt: skip
     """Multiply, and leave two heads a tile. What a span's tiles share is loaded in front of it."""
-    positions_ptr, cos_sin_ptr, slot_ptr, q_weight_ptr, k_weight_ptr, head_eps = constants
-    squares_ptr, eps = norm
+    positions_ptr, cos_sin_ptr, slot_ptr = constants
     BLOCK_R: gl.constexpr = ring[0].shape[1]
-    BLOCK_I: gl.constexpr = ring[0].shape[2]
     ROWS: gl.constexpr = BLOCK_R // NUM_CONSUMERS
     COLUMNS: gl.constexpr = (H + 2 * K) // 2
-    HAS_NORM: gl.constexpr = q_weight_ptr is not None
     layout: gl.constexpr = product_layout(2 * HEAD_DIM)
     half_layout: gl.constexpr = product_layout(HEAD_DIM // 2)
     cell_layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     rooms = (room.index(2 * PART), room.index(2 * PART + 1))
-    stage, phase = 0, 0
+    stage, phase, turn_phase = 0, 0, 0
+    scale = gl.full((ROWS,), 1.0, gl.float32, layout=gl.SliceLayout(1, layout))
     num = num_spans(num_rows, span, BLOCK_R, COLUMNS)
     for index in range(gl.program_id(0), num, gl.num_programs(0)):
         row_block, first_block = place_span(index, num_rows, span, BLOCK_R, COLUMNS, GROUP)
         first_row = row_block * BLOCK_R + PART * ROWS
-        scale = load_scale(squares_ptr, first_row, num_rows, eps, I, ROWS, layout)
         angles = _load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS, half_layout)
         row = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, cell_layout))
         slot = gl.load(slot_ptr + row, mask=row < num_rows, other=-1).to(gl.int32)
         for column_block in range(first_block, first_block + span):
-            product, stage, phase = multiply(ring, stage, phase, layout, I // BLOCK_I, PART)
-            first, second = halves(product * scale[:, None])
-            head = 2 * column_block
-            if head < H + K:
-                weight = angles
-                if HAS_NORM:
-                    weight_ptr = q_weight_ptr
-                    if head >= H:
-                        weight_ptr = k_weight_ptr
-                    weight = _load_weight(weight_ptr, half_layout)
-                low, high = _rotate(first, angles, weight, head_eps, HAS_NORM)
-                _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
-                low, high = _rotate(second, angles, weight, head_eps, HAS_NORM)
-                _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
-            else:
-                low, high = halves(first)
-                _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
-                low, high = halves(second)
-                _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
+            product, scale, stage, phase = multiply(
+                ring, stage, phase, turn_phase, scale, column_block == first_block, eps, layout, I, PART, LEAD
+            )
+            turn_phase = turn_phase ^ 1
+            _leave_tile(
+                product, scale, angles, norms, outs, caches, slot, rooms, first_row, 2 * column_block,
+                H, K, cell_layout,
+            )  # fmt: skip
     tma.store_wait(0)
 
 
 @gluon.jit(do_not_specialize=["num_rows", "span"])
 def large_qkv_kernel(
-    x, weight, q_out, kv_out, squares_ptr, positions_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr,
+    x, weight, q_out, kv_out, positions_ptr, cos_sin_ptr, q_weight_ptr, k_weight_ptr,
     key_cache_ptr, value_cache_ptr, slot_ptr, num_rows, span, eps, head_eps,
     I: gl.constexpr, H: gl.constexpr, K: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,  # noqa: E741
+    LEAD: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Tile after tile of two heads; weight is seen as ((H + 2 * K) / 2, 2 * D, I)."""
+    """Tile after tile of two heads; weight is seen as ((H + 2 * K) / 2, 2 * D, I).
+
+    A weight without query heads has no q_out; without kv_out keys and values go to their cells only.
+    """
     ring = make_ring(x, weight, STAGES)
-    SHAPE: gl.constexpr = [2 * NUM_CONSUMERS, q_out.block_type.shape[0], q_out.block_type.shape[1]]
-    room = gl.allocate_shared_memory(x.dtype, SHAPE, q_out.layout)
-    outs, caches, norm = (q_out, kv_out), (key_cache_ptr, value_cache_ptr), (squares_ptr, eps)
-    constants = (positions_ptr, cos_sin_ptr, slot_ptr, q_weight_ptr, k_weight_ptr, head_eps)
+    SHAPE: gl.constexpr = [2 * NUM_CONSUMERS, x.block_type.shape[0] // NUM_CONSUMERS, HEAD_DIM // 2]
+    room = gl.allocate_shared_memory(x.dtype, SHAPE, x.layout)
+    outs, caches = (q_out, kv_out), (key_cache_ptr, value_cache_ptr)
+    norms, constants = (q_weight_ptr, k_weight_ptr, head_eps), (positions_ptr, cos_sin_ptr, slot_ptr)
     COLUMNS: gl.constexpr = (H + 2 * K) // 2
+    if PDL:
+        gdc_wait()
+        gdc_launch_dependents()
     gl.warp_specialize(
         [
-            (_head_tiles, (outs, caches, constants, norm, ring, room, num_rows, span, I, H, K, GROUP, 0)),
-            (_head_tiles, (outs, caches, constants, norm, ring, room, num_rows, span, I, H, K, GROUP, 1)),
+            (
+                _head_tiles,
+                (outs, caches, constants, norms, ring, room, num_rows, span, eps, I, H, K, GROUP, 0, LEAD),
+            ),
+            (
+                _head_tiles,
+                (outs, caches, constants, norms, ring, room, num_rows, span, eps, I, H, K, GROUP, 1, LEAD),
+            ),
             (copy_tiles, (x, weight, ring, num_rows, span, I, COLUMNS, GROUP, False)),
         ],
         [4, 1],

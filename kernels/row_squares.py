@@ -15,8 +15,6 @@ from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait
 SQUARES_CHUNK = 32
 """Numbers that one sum is of."""
 CHUNK = tl.constexpr(SQUARES_CHUNK)
-MANY_ROWS, ROWS_OF_MANY = 1024, 4
-"""From how many rows a program of sum_squares takes so many: 16,384 of 1,024 take 6.6 us, not 21.9 (H200)."""
 
 
 @triton.jit
@@ -51,22 +49,19 @@ def store_squares(squares_ptr, numbers, row, first_column, num_rows, NUM_SQUARED
 def sum_squares_kernel(
     x_ptr,
     squares_ptr,
-    num_rows,
     x_stride,
     I: tl.constexpr,  # noqa: E741
-    ROWS: tl.constexpr,
     BLOCK_I: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """One program: ROWS rows."""
-    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK_I)
+    """One program: one row."""
+    row, column = tl.program_id(0) + tl.arange(0, 1), tl.arange(0, BLOCK_I)
     if PDL:
         gdc_wait()
         gdc_launch_dependents()
     at = x_ptr + row.to(tl.int64)[:, None] * x_stride + column[None, :]
-    mask = (row < num_rows)[:, None] & (column < I)[None, :]
-    x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
-    store_squares(squares_ptr, x, row, 0, num_rows, I)
+    x = tl.load(at, mask=(column < I)[None, :], other=0.0).to(tl.float32)
+    store_squares(squares_ptr, x, row, 0, tl.num_programs(0), I)
 
 
 def sum_squares(
@@ -87,14 +82,11 @@ def sum_squares(
     squares_RJ = x_RI.new_empty(shape, dtype=torch.float32) if out is None else out
     check_squares(squares_RJ, num_rows, num_inputs)
     block_i = max(SQUARES_CHUNK, triton.next_power_of_2(num_inputs))
-    rows = ROWS_OF_MANY if num_rows >= MANY_ROWS else 1
-    sum_squares_kernel[(triton.cdiv(num_rows, rows),)](
+    sum_squares_kernel[(num_rows,)](
         x_RI,
         squares_RJ,
-        num_rows,
         x_RI.stride(0),
         I=num_inputs,
-        ROWS=rows,
         BLOCK_I=block_i,
         num_warps=min(max(block_i // 256, 1), 8),
         **launch_options(is_dependent and can_depend(x_RI.device)),

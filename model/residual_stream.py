@@ -78,15 +78,20 @@ def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
     )
 
 
+def chosen_memory(memory: Workspace) -> Workspace:
+    """Return the same memory for chosen rows of what its residual holds: they go where no residual lies."""
+    return replace(memory, residual_TE=memory.normed_TE, normed_TE=memory.residual_TE)
+
+
 class ResidualStream:
     """The residual of one step. Kernels are queued in the order of the calls."""
 
     def __init__(self, work: Workspace, *, ranks: Ranks, eps: float) -> None:
-        """Take memory whose residual is to be filled before the first call, on all ranks."""
+        """Take memory whose residual is to be filled before the first call, by a kernel like embed_rows."""
         self.work = work
         self._ranks = ranks
         self._eps = eps
-        self._is_after_kernel = ranks.size == 1
+        self.is_after_kernel = True
         """Whether the next kernel may start early: behind a communication, where that says so."""
         self._has_squares = False
         """Whether the sums of squares are the residual's."""
@@ -138,7 +143,7 @@ class ResidualStream:
     def project_raw(self, projection: Projection, *, out_TO: torch.Tensor) -> None:
         """Write the projection of the residual by cuBLAS; the norm is left to who reads it."""
         projection(self.work.residual_TE, out_TO)
-        self._is_after_kernel = True
+        self.is_after_kernel = True
 
     def store_heads(
         self, projection: Projection, rows: QkvRows, *, cache: KvCache, tile: ProjectionTile
@@ -171,11 +176,8 @@ class ResidualStream:
             silu_mul(work.gate_up_TG, work.gated_TF, is_dependent=True)
             return
         if way is Way.LARGE:
-            squares_TJ = self._squares()
-            self._take_dependence()
-            large_projection.norm_gate_up_silu(
-                work.residual_TE, gate_up.weight_OI, self._eps, work.gated_TF, squares_RJ=squares_TJ
-            )
+            rows, is_dependent = (work.residual_TE, gate_up.weight_OI), self._take_dependence()
+            large_projection.norm_gate_up_silu(*rows, self._eps, work.gated_TF, is_dependent=is_dependent)
             return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, gate_up, way)
@@ -189,9 +191,18 @@ class ResidualStream:
         )
 
     def project_heads(
-        self, qkv: Projection, rows: QkvRows, *, cache: tuple[torch.Tensor, torch.Tensor]
+        self,
+        qkv: Projection,
+        rows: QkvRows,
+        *,
+        cache: tuple[torch.Tensor, torch.Tensor],
+        has_queries: bool = True,
     ) -> None:
-        """Write the heads of the normalized residual, ready for attention: to the rows and to the cache."""
+        """Write the heads of the normalized residual, ready for attention: to the rows and to the cache.
+
+        Without queries, keys and values are written to the cache only.
+        """
+        num_queries = 0 if has_queries else rows.q_THD[0].numel()
         heads = Heads(
             positions_R=rows.positions_T,
             cos_sin_PD=rows.cos_sin_PD,
@@ -201,13 +212,16 @@ class ResidualStream:
             key_cache_NSKD=cache[0],
             value_cache_NSKD=cache[1],
             slot_mapping_R=rows.slot_mapping_T,
-            out_q_RHD=rows.q_THD,
-            out_RX=rows.qkv_TX,
+            out_q_RHD=rows.q_THD if has_queries else rows.q_THD[:, :0],
+            out_RX=rows.qkv_TX[:, num_queries:],
+            is_in_place=has_queries,
         )
-        squares_TJ = self._squares()
-        self._take_dependence()
         large_projection.norm_qkv_rotate(
-            self.work.residual_TE, qkv.weight_OI, self._eps, heads, squares_RJ=squares_TJ
+            self.work.residual_TE,
+            qkv.weight_OI[num_queries:],
+            self._eps,
+            heads,
+            is_dependent=self._take_dependence(),
         )
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
@@ -220,14 +234,14 @@ class ResidualStream:
         squares_TJ = self.work.squares_TJ if is_squared else None
         if ranks.is_short(residual_TE):
             self._leave(projection, x_TI, bare_TE, way=way)
-            self._is_after_kernel = ranks.add_sum(bare_TE, residual_TE, squares=squares_TJ)
+            self.is_after_kernel = ranks.add_sum(bare_TE, residual_TE, squares=squares_TJ)
         else:
             if ranks.rank == 0:
                 self._add(projection, x_TI, way=way)
             else:
                 self._leave(projection, x_TI, residual_TE, way=way)
-            self._is_after_kernel = ranks.all_reduce(residual_TE, squares_TJ)
-        self._has_squares = is_squared and self._is_after_kernel
+            self.is_after_kernel = ranks.all_reduce(residual_TE, squares_TJ)
+        self._has_squares = is_squared and self.is_after_kernel
 
     def _leave(self, projection: Projection, x_TI: torch.Tensor, out_TE: torch.Tensor, *, way: Way) -> None:
         """Write the bare projection of x."""
@@ -265,7 +279,7 @@ class ResidualStream:
 
     def _take_dependence(self) -> bool:
         """Tell whether the kernel launched now may start early; one behind it may."""
-        is_after_kernel, self._is_after_kernel = self._is_after_kernel, True
+        is_after_kernel, self.is_after_kernel = self.is_after_kernel, True
         return is_after_kernel
 
     def _norm(self, norm_E: torch.Tensor, projection: Projection, way: Way) -> dict[str, Any]:

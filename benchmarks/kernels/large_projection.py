@@ -22,7 +22,6 @@ from benchmarks.gpu_timing import describe_card, graph_microseconds
 from kernels import large_projection
 from kernels.large_projection_ref import Heads
 from kernels.qk_norm_rope import qk_norm_rope_store
-from kernels.row_squares import num_sums, sum_squares
 from kernels.silu_mul import silu_mul
 
 NUM_LAYERS = 28
@@ -54,7 +53,6 @@ class Layers:
         self.residual_RE, self.gated_RF = rows(E), rows(F)
         self.qkv_RX, self.q_RHD = rows((H + 2 * K) * D), rows(H, D)
         self._gate_up_RX = rows(2 * F)
-        self.squares_RJ = torch.ones(num_rows, num_sums(E), device="cuda")
         num_blocks = num_rows // BLOCK_SIZE + 2
         blocks = torch.randperm(num_blocks, device="cuda")[:, None] * BLOCK_SIZE
         slots = (blocks + torch.arange(BLOCK_SIZE, device="cuda")).flatten()[:num_rows].contiguous()
@@ -75,14 +73,11 @@ class Layers:
     def fused(self, name: str, layer: int) -> None:
         """Launch one projection by large_projection."""
         weight = self.weights[name][layer]
-        sum_squares(self.residual_RE, out=self.squares_RJ, is_dependent=True)
         if name == "qkv":
-            large_projection.norm_qkv_rotate(
-                self.residual_RE, weight, EPS, self._heads, squares_RJ=self.squares_RJ
-            )
+            large_projection.norm_qkv_rotate(self.residual_RE, weight, EPS, self._heads, is_dependent=True)
         else:
             large_projection.norm_gate_up_silu(
-                self.residual_RE, weight, EPS, self.gated_RF, squares_RJ=self.squares_RJ
+                self.residual_RE, weight, EPS, self.gated_RF, is_dependent=True
             )
 
     def apart(self, name: str, layer: int) -> None:

@@ -6,6 +6,7 @@ Run as a process of its own: Triton's interpreter, which other kernel tests use,
 """
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,13 +53,14 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def main() -> None:
-    """Compile both."""
+    """Compile both, and the second without query heads, too."""
     driver.set_active(NoGpu())
     setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))  # noqa: B010
+    setattr(large_projection, "can_depend", lambda _: True)  # noqa: B010
     for name in ("large_gate_kernel", "large_qkv_kernel"):
         setattr(large_projection, name, Compiling(getattr(large_projection, name)))
-    x, squares = numbers(NUM_ROWS, E), torch.ones(NUM_ROWS, E // 32)
-    large_projection.norm_gate_up_silu(x, numbers(2 * F, E), 1e-6, numbers(NUM_ROWS, F), squares_RJ=squares)
+    x, options = numbers(NUM_ROWS, E), {"is_dependent": True}
+    large_projection.norm_gate_up_silu(x, numbers(2 * F, E), 1e-6, numbers(NUM_ROWS, F), **options)
     heads = Heads(
         positions_R=torch.zeros(NUM_ROWS, dtype=torch.int32),
         cos_sin_PD=torch.ones(4096, D),
@@ -71,7 +73,11 @@ def main() -> None:
         out_q_RHD=numbers(NUM_ROWS, H, D),
         out_RX=numbers(NUM_ROWS, (H + 2 * K) * D),
     )
-    large_projection.norm_qkv_rotate(x, numbers((H + 2 * K) * D, E), 1e-6, heads, squares_RJ=squares)
+    large_projection.norm_qkv_rotate(x, numbers((H + 2 * K) * D, E), 1e-6, heads, **options)
+    no_queries = replace(
+        heads, out_q_RHD=heads.out_q_RHD[:, :0], out_RX=heads.out_RX[:, H * D :], is_in_place=False
+    )
+    large_projection.norm_qkv_rotate(x, numbers(2 * K * D, E), 1e-6, no_queries, **options)
 
 
 if __name__ == "__main__":

@@ -63,6 +63,7 @@ def test_emulated(num_programs: int) -> None:
             NUM_HEADS=heads,
             GROUP=heads // kv_heads,
             NUM_STAGES=2,
+            PDL=False,
         )
         assert counters.tolist() == [0, 0]
     parts = [torch.from_numpy(part.copy()).view(num_tokens, -1, DIM) for part in (q_TX, key_TX, value_TX)]

@@ -6,6 +6,7 @@ Gluon has no interpreter: the kernels run on Hopper GPUs only, and elsewhere are
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from kernels.large_projection_ref import (
     norm_gate_up_silu_ref,
     norm_qkv_rotate_ref,
 )
-from kernels.row_squares import sum_squares_ref
 from tests.kernels.emulated_gluon import Descriptor, run_emulated
 
 NUM_INPUTS, NUM_GATED, NUM_HEADS, NUM_KV_HEADS, HEAD_DIM = 320, 256, 4, 2, 128
@@ -63,14 +63,12 @@ def _assert_close(got: torch.Tensor, expected: torch.Tensor) -> None:
 @pytest.mark.usefixtures("_hopper")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("num_rows", ROWS)
-@pytest.mark.parametrize("is_normed", [False, True])
-def test_gates_equal_the_reference(num_rows: int, dtype: torch.dtype, is_normed: bool) -> None:
+def test_gates_equal_the_reference(num_rows: int, dtype: torch.dtype) -> None:
     x, weight = _random(num_rows, NUM_INPUTS, dtype=dtype, scale=3.0), _weight(2 * NUM_GATED, dtype)
-    squares = sum_squares_ref(x) if is_normed else None
     room = torch.full((num_rows + 1, 2 * NUM_GATED), CANARY, dtype=dtype, device="cuda")
     out = room[:num_rows, :NUM_GATED]
-    large_projection.norm_gate_up_silu(x, weight, EPS, out, squares_RJ=squares)
-    expected = norm_gate_up_silu_ref(x, weight, EPS, torch.empty_like(out), squares_RJ=squares)
+    large_projection.norm_gate_up_silu(x, weight, EPS, out)
+    expected = norm_gate_up_silu_ref(x, weight, EPS, torch.empty_like(out))
     _assert_close(out, expected)
     assert (room[num_rows:] == CANARY).all()
     assert (room[:, NUM_GATED:] == CANARY).all()
@@ -105,11 +103,35 @@ def test_heads_equal_the_reference(num_rows: int, dtype: torch.dtype, has_norm: 
     x = _random(num_rows, NUM_INPUTS, dtype=dtype, scale=2.0)
     weight = _weight((NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM, dtype)
     ours, expected = (_heads(num_rows, dtype, has_norm=has_norm) for _ in range(2))
-    squares = sum_squares_ref(x)
-    large_projection.norm_qkv_rotate(x, weight, EPS, ours, squares_RJ=squares)
-    norm_qkv_rotate_ref(x, weight, EPS, expected, squares_RJ=squares)
+    large_projection.norm_qkv_rotate(x, weight, EPS, ours)
+    norm_qkv_rotate_ref(x, weight, EPS, expected)
     for name in ("out_q_RHD", "out_RX", "key_cache_NSKD", "value_cache_NSKD"):
         _assert_close(getattr(ours, name), getattr(expected, name))
+
+
+def _without_queries(heads: Heads) -> Heads:
+    num_queries = NUM_HEADS * HEAD_DIM
+    return replace(
+        heads,
+        out_q_RHD=heads.out_q_RHD[:, :0],
+        out_RX=heads.out_RX[:, num_queries:],
+        is_in_place=False,
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("_hopper")
+@pytest.mark.parametrize("num_rows", ROWS)
+def test_keys_and_values_alone_go_to_their_cells_as_beside_queries(num_rows: int) -> None:
+    dtype = torch.bfloat16
+    x = _random(num_rows, NUM_INPUTS, dtype=dtype, scale=2.0)
+    weight = _weight((NUM_HEADS + 2 * NUM_KV_HEADS) * HEAD_DIM, dtype)
+    both, alone = (_heads(num_rows, dtype, has_norm=True) for _ in range(2))
+    large_projection.norm_qkv_rotate(x, weight, EPS, both)
+    large_projection.norm_qkv_rotate(x, weight[NUM_HEADS * HEAD_DIM :], EPS, _without_queries(alone))
+    for name in ("key_cache_NSKD", "value_cache_NSKD"):
+        assert torch.equal(getattr(alone, name), getattr(both, name))
+    assert (alone.out_RX == CANARY).all()
 
 
 @pytest.mark.gpu
@@ -117,65 +139,67 @@ def test_heads_equal_the_reference(num_rows: int, dtype: torch.dtype, has_norm: 
 def test_a_row_is_the_same_alone_and_among_others() -> None:
     x, weight = _random(700, NUM_INPUTS), _weight(2 * NUM_GATED, torch.bfloat16)
     out, alone = torch.zeros(2, 700, NUM_GATED, dtype=torch.bfloat16, device="cuda")
-    large_projection.norm_gate_up_silu(x, weight, EPS, out, squares_RJ=sum_squares_ref(x))
-    large_projection.norm_gate_up_silu(
-        x[600:601], weight, EPS, alone[:1], squares_RJ=sum_squares_ref(x[600:601])
-    )
+    large_projection.norm_gate_up_silu(x, weight, EPS, out)
+    large_projection.norm_gate_up_silu(x[600:601], weight, EPS, alone[:1])
     assert torch.equal(out[600], alone[0])
 
 
 @pytest.mark.parametrize("num_rows", [150, 128])
 @pytest.mark.parametrize("span", [1, 2])
-@pytest.mark.parametrize("is_normed", [False, True])
-def test_emulated_gates(num_rows: int, span: int, is_normed: bool) -> None:
+def test_emulated_gates(num_rows: int, span: int) -> None:
     generator = np.random.default_rng(num_rows)
     x, weight = (generator.standard_normal(shape, np.float32) for shape in ((num_rows, 192), (1024, 192)))
     weight *= np.float32(192**-0.5)
-    squares, out = np.square(x).reshape(num_rows, -1, 32).sum(2), np.full((num_rows, 512), CANARY, np.float32)
+    x *= np.arange(1, num_rows + 1, dtype=np.float32)[:, None]  # a row's norm is its own
+    out = np.full((num_rows, 512), CANARY, np.float32)
     run_emulated(
         (large_gate_kernel, large_product, ring_stage),
         Descriptor(x, (128, 64)),
         Descriptor(weight.reshape(2, 512, 192), (2, 128, 64)),
         Descriptor(out, (64, 128)),
-        *(squares.ravel() if is_normed else None, num_rows, span, EPS),
+        *(num_rows, span, EPS),
         num_programs=2,
         I=192,
         O=512,
         STAGES=2,
         GROUP=2,
+        PDL=False,
     )
-    given = torch.from_numpy(squares) if is_normed else None
     expected = torch.empty(num_rows, 512)
-    norm_gate_up_silu_ref(torch.from_numpy(x), torch.from_numpy(weight), EPS, expected, squares_RJ=given)
+    norm_gate_up_silu_ref(torch.from_numpy(x), torch.from_numpy(weight), EPS, expected)
     torch.testing.assert_close(torch.from_numpy(out), expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("has_norm", [False, True])
-@pytest.mark.parametrize(("num_rows", "span"), [(150, 1), (70, 4)])
-def test_emulated_heads(num_rows: int, span: int, has_norm: bool) -> None:
-    ours, expected = (_heads(num_rows, torch.float32, has_norm=has_norm, device="cpu") for _ in range(2))
-    weight = _random(len(ours.out_RX[0]), 128, dtype=torch.float32, device="cpu", scale=0.1)
+@pytest.mark.parametrize(
+    ("num_rows", "span", "lead", "has_norm", "has_queries"),
+    [(150, 1, 0, True, True), (70, 4, 1, True, True), (150, 4, 1, False, True), (150, 2, 1, True, False)],
+)
+def test_emulated_heads(num_rows: int, span: int, lead: int, has_norm: bool, has_queries: bool) -> None:
+    heads = [_heads(num_rows, torch.float32, has_norm=has_norm, device="cpu") for _ in range(2)]
+    ours, expected = heads if has_queries else [_without_queries(one) for one in heads]
     x = _random(num_rows, 128, dtype=torch.float32, device="cpu", scale=2.0)
-    squares = sum_squares_ref(x)
+    weight = _random(ours.out_RX.shape[1], 128, dtype=torch.float32, device="cpu", scale=0.1)
     norms = [None if norm is None else norm.numpy() for norm in (ours.q_weight_D, ours.k_weight_D)]
     caches = (ours.key_cache_NSKD, ours.value_cache_NSKD, ours.slot_mapping_R)
+    outs = (ours.out_q_RHD.flatten(1), ours.out_RX)
     run_emulated(
         (large_qkv_kernel, large_product, ring_stage),
         Descriptor(x.numpy(), (128, 64)),
         Descriptor(weight.numpy().reshape(-1, 256, 128), (1, 256, 64)),
-        Descriptor(ours.out_q_RHD.flatten(1).numpy(), (64, 64)),
-        Descriptor(ours.out_RX.numpy(), (64, 64)),
-        *(squares.numpy().ravel(), ours.positions_R.numpy(), ours.cos_sin_PD.numpy().ravel(), *norms),
+        *(Descriptor(out.numpy(), (64, 64)) if has_queries else None for out in outs),
+        *(ours.positions_R.numpy(), ours.cos_sin_PD.numpy().ravel(), *norms),
         *(tensor.numpy().ravel() for tensor in caches),
         *(num_rows, span, EPS, ours.eps),
         num_programs=3,
         I=128,
-        H=NUM_HEADS,
+        H=ours.out_q_RHD.shape[1],
         K=NUM_KV_HEADS,
         STAGES=2,
         GROUP=8,
+        LEAD=lead,
+        PDL=False,
     )
-    norm_qkv_rotate_ref(x, weight, EPS, expected, squares_RJ=squares)
+    norm_qkv_rotate_ref(x, weight, EPS, expected)
     for name in ("out_q_RHD", "out_RX", "key_cache_NSKD", "value_cache_NSKD"):
         torch.testing.assert_close(getattr(ours, name), getattr(expected, name), rtol=1e-4, atol=1e-4)
 
