@@ -12,39 +12,21 @@ V vocabulary.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
-from kernels.attention_backend import LaneAttentionBackend
 from kernels.embed_rows import embed_rows
 from kernels.large_projection import can_rotate
 from kernels.logit_summary import LogitSummary
-from kernels.qkv_rows import QkvRows
+from kernels.qkv_rows import QkvRows, rotate_and_store
 from kernels.qkv_store import choose_qkv_tile
 from kernels.tiled_config import ProjectionTile
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
+from model.fused_step import ChosenTokens, FusedStep
 from model.projection import MostRows, Projection, Way, make_projection
-from model.residual_stream import ResidualStream, Workspace, make_workspace
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FusedStep:
-    """What all layers need of one step."""
-
-    input_ids_T: torch.Tensor
-    """int32."""
-    positions_T: torch.Tensor
-    """int32: each token's absolute index in its request."""
-    slot_mapping_T: torch.Tensor
-    """int64: each token's cell in the KV cache; a negative slot is skipped."""
-    attention: LaneAttentionBackend
-    attention_plan: Any
-    """What the backend made of the step's rows."""
-    is_decode: bool = False
-    """Whether each token is a row of its own."""
+from model.residual_stream import ResidualStream, Workspace, chosen_memory, make_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +43,9 @@ class RowLimits:
 # Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 20.7 us at 32 rows by the kernels of few rows,
 # 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the norm and
 # the head take 77 us at 8 rows, 81 at 32 and 83 at 64, with cuBLAS 84, 88 and 91 (streamed_projection.py).
-# QKV and all that comes before attention takes 35 us in two launches at 1,536 rows, 32 with cuBLAS, at 2,048
+# QKV and all that comes before attention took 35 us in two launches at 1,536 rows, 32 with cuBLAS, at 2,048
 # 37 and 41, at 16,384 233 and 312; gates and ups 41 and 40, 41 and 53, 292 and 367 (large_projection.py).
+# In one launch, as now, large ones take 222 and 280 at 16,384.
 _ADDED_ROWS = MostRows(few_rows=32, tiled=256)
 _NORMED_ROWS = replace(_ADDED_ROWS, cublas=1536)
 ROW_LIMITS = RowLimits(
@@ -72,6 +55,16 @@ ROW_LIMITS = RowLimits(
     down=_ADDED_ROWS,
     head=MostRows(few_rows=2, tiled=0, streamed=64),
 )
+
+
+LEAST_TOKENS, LEAST_TOKENS_A_CHOSEN = 512, 4
+"""From how many tokens, and how many for each chosen one, the last layer computes the chosen ones apart."""
+
+
+def has_few_chosen(num_tokens: int, num_chosen: int) -> bool:
+    """Tell whether the last layer over the chosen tokens alone is less than over all, launches included."""
+    most = num_tokens // LEAST_TOKENS_A_CHOSEN if num_tokens >= LEAST_TOKENS else 0
+    return num_chosen <= most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,13 +108,32 @@ class FusedDecoder:
         Returns:
             hidden_TE after the final norm: valid until the next call.
         """
-        stream = self._run_layers(step, kv_caches)
-        return stream.normed(self._norm_E)
+        return self._run_layers(step, kv_caches).normed(self._norm_E)
+
+    def forward_chosen(
+        self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, chosen: ChosenTokens
+    ) -> torch.Tensor:
+        """Do what forward does, but return the chosen tokens' hidden_RE only, in hidden_memory.
+
+        Where they are few, the last layer only stores the K and V of the others.
+        """
+        num_tokens, num_chosen = len(step.input_ids_T), len(chosen.rows_R)
+        if not has_few_chosen(num_tokens, num_chosen):
+            stream = self._choose(chosen, self._run_layers(step, kv_caches))
+        else:
+            stream = self._begin(step)
+            for layer, cache in zip(self._layers[:-1], kv_caches[:-1], strict=True):
+                self._layer(layer, step, cache=cache, stream=stream)
+            self._store_cells(self._layers[-1], step, cache=kv_caches[-1], stream=stream)
+            stream = self._choose(chosen, stream)
+            if num_chosen:
+                self._layer(self._layers[-1], chosen.step, cache=kv_caches[-1], stream=stream)
+        return stream.normed(self._norm_E) if num_chosen else stream.work.normed_TE
 
     @property
     def hidden_memory(self) -> torch.Tensor:
-        """Where forward leaves hidden_TE, in the first rows: what a captured call gives."""
-        return self._memory.normed_TE
+        """Where forward_chosen leaves hidden_RE, in the first rows: what a captured call gives."""
+        return chosen_memory(self._memory).normed_TE
 
     def decode(
         self,
@@ -148,41 +160,76 @@ class FusedDecoder:
         self._head(hidden_RE, out_RV)
 
     def _run_layers(self, step: FusedStep, kv_caches: tuple[KvCache, ...]) -> ResidualStream:
-        num_tokens = len(step.input_ids_T)
-        stream = ResidualStream(
-            self._memory.first(num_tokens), ranks=self._ranks, eps=self.config.rms_norm_eps
-        )
-        self._embed(step.input_ids_T, stream)
+        stream = self._begin(step)
         for layer, cache in zip(self._layers, kv_caches, strict=True):
-            self._attention(layer, step, cache=cache, stream=stream)
-            way = layer.gate_up.way(num_tokens, ROW_LIMITS.gate_up)
-            stream.project_gated(layer.mlp_norm_E, layer.gate_up, way=way)
-            way = layer.down.way(num_tokens, ROW_LIMITS.down)
-            stream.add(layer.down, stream.work.gated_TF, way=way)
+            self._layer(layer, step, cache=cache, stream=stream)
         return stream
 
-    def _embed(self, input_ids_T: torch.Tensor, stream: ResidualStream) -> None:
-        """Write the tokens' embeddings, the first residual."""
-        is_tiled = self._layers[0].qkv.way(len(input_ids_T), ROW_LIMITS.qkv) is Way.TILED
+    def _begin(self, step: FusedStep) -> ResidualStream:
+        """Return the tokens' embeddings, the first residual."""
+        num_tokens, ranks = len(step.input_ids_T), self._ranks
+        stream = ResidualStream(self._memory.first(num_tokens), ranks=ranks, eps=self.config.rms_norm_eps)
+        is_squared = self._layers[0].qkv.way(num_tokens, ROW_LIMITS.qkv) is Way.TILED and ranks.size == 1
         embed_rows(
-            input_ids_T,
+            step.input_ids_T,
             self._embedding_VE,
             stream.work.residual_TE,
             first_id=self._vocabulary.start,
             num_ids=len(self._vocabulary),
-            squares_TJ=stream.take_squares() if is_tiled and self._ranks.size == 1 else None,
+            squares_TJ=stream.take_squares() if is_squared else None,
         )
-        if self._ranks.size > 1:
-            self._ranks.all_reduce(stream.work.residual_TE)
+        if ranks.size > 1:
+            ranks.all_reduce(stream.work.residual_TE)
+            stream.is_after_kernel = False
+        return stream
+
+    def _choose(self, chosen: ChosenTokens, stream: ResidualStream) -> ResidualStream:
+        """Return the chosen tokens' residual: looked up like embeddings, behind all that is queued."""
+        residual_TE, num_chosen = stream.work.residual_TE, len(chosen.rows_R)
+        work = chosen_memory(self._memory).first(num_chosen)
+        stream = ResidualStream(work, ranks=self._ranks, eps=self.config.rms_norm_eps)
+        is_squared = self._layers[-1].qkv.way(num_chosen, ROW_LIMITS.qkv) is Way.TILED
+        embed_rows(
+            chosen.rows_R,
+            residual_TE,
+            work.residual_TE,
+            first_id=0,
+            num_ids=len(residual_TE),
+            squares_TJ=stream.take_squares() if is_squared else None,
+        )
+        return stream
+
+    def _layer(self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream) -> None:
+        """Add the layer's attention and MLP to the stream."""
+        num_tokens = len(step.input_ids_T)
+        self._attention(layer, step, cache=cache, stream=stream)
+        way = layer.gate_up.way(num_tokens, ROW_LIMITS.gate_up)
+        stream.project_gated(layer.mlp_norm_E, layer.gate_up, way=way)
+        way = layer.down.way(num_tokens, ROW_LIMITS.down)
+        stream.add(layer.down, stream.work.gated_TF, way=way)
 
     def _attention(
         self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream
     ) -> None:
         """Add the attention's output to the stream."""
-        work, num_tokens = stream.work, len(step.input_ids_T)
-        way = layer.qkv.way(num_tokens, ROW_LIMITS.qkv)
-        is_raw = way is Way.CUBLAS and layer.qkv.can_scale_after
-        rows = QkvRows(
+        attended_THD = stream.work.attended_THD
+        rows = self._project_heads(layer, step, cache=cache, stream=stream)
+        step.attention.attend_qkv(rows, *cache, step.attention_plan, out=attended_THD)
+        way = layer.output.way(len(attended_THD), ROW_LIMITS.output)
+        stream.add(layer.output, attended_THD.flatten(1), way=way)
+
+    def _store_cells(
+        self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream
+    ) -> None:
+        """Write the tokens' K and V into the cache, and leave the residual as it is."""
+        if layer.qkv.way(len(step.input_ids_T), ROW_LIMITS.qkv) is Way.LARGE:
+            rows = self._qkv_rows(layer, step, work=stream.work)
+            stream.project_heads(layer.qkv, rows, cache=cache, has_queries=False)
+        else:
+            rotate_and_store(self._project_heads(layer, step, cache=cache, stream=stream), *cache)
+
+    def _qkv_rows(self, layer: FusedLayer, step: FusedStep, *, work: Workspace) -> QkvRows:
+        return QkvRows(
             qkv_TX=work.qkv_TX,
             positions_T=step.positions_T,
             slot_mapping_T=step.slot_mapping_T,
@@ -191,21 +238,26 @@ class FusedDecoder:
             k_norm_D=layer.k_norm_D,
             eps=self.config.rms_norm_eps,
             q_THD=work.q_THD,
-            residual_TE=work.residual_TE if is_raw else None,
         )
-        tile = self._qkv_tile(work) if step.is_decode and way is Way.TILED else None
+
+    def _project_heads(
+        self, layer: FusedLayer, step: FusedStep, *, cache: KvCache, stream: ResidualStream
+    ) -> QkvRows:
+        """Project queries, keys and values, and make them ready where that is the better way."""
+        work, rows = stream.work, self._qkv_rows(layer, step, work=stream.work)
+        way = layer.qkv.way(len(step.input_ids_T), ROW_LIMITS.qkv)
         if way is Way.LARGE:
             stream.project_heads(layer.qkv, rows, cache=cache)
-        elif tile is not None:
+            return replace(rows, is_stored=True)
+        tile = self._qkv_tile(work) if step.is_decode and way is Way.TILED else None
+        if tile is not None:
             stream.store_heads(layer.qkv, rows, cache=cache, tile=tile)
-        elif is_raw:
+            return replace(rows, is_stored=True)
+        if way is Way.CUBLAS and layer.qkv.can_scale_after:
             stream.project_raw(layer.qkv, out_TO=work.qkv_TX)
-        else:
-            stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
-        rows = replace(rows, is_stored=way is Way.LARGE or tile is not None)
-        step.attention.attend_qkv(rows, *cache, step.attention_plan, out=work.attended_THD)
-        attended_TX = work.attended_THD.flatten(1)
-        stream.add(layer.output, attended_TX, way=layer.output.way(num_tokens, ROW_LIMITS.output))
+            return replace(rows, residual_TE=work.residual_TE)
+        stream.project(layer.attention_norm_E, layer.qkv, out_TO=work.qkv_TX, way=way)
+        return rows
 
     def _qkv_tile(self, work: Workspace) -> ProjectionTile | None:
         """Return the tile that makes heads ready as it projects them, where that is the better way."""

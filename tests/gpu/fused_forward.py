@@ -91,7 +91,7 @@ class FusedForward:
         return logits_TV if self.vocabulary is None else self.vocabulary.gather(logits_TV)
 
     def _step(self, ids_BP: torch.Tensor, positions_BP: torch.Tensor, rows: LaneStep) -> Any:
-        from model.fused_decoder import FusedStep  # noqa: PLC0415
+        from model.fused_step import FusedStep  # noqa: PLC0415
 
         backend = make_lane_backend("triton", block_size=BLOCK_SIZE)
         return FusedStep(

@@ -147,6 +147,13 @@ def set_ways(monkeypatch: pytest.MonkeyPatch, *ways: str) -> None:
     monkeypatch.setattr(fused_decoder, "ROW_LIMITS", fused_decoder.RowLimits(**limits))
 
 
+def choose_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the last layer compute the rows that sample only, however many they are."""
+    from model import fused_decoder  # noqa: PLC0415
+
+    monkeypatch.setattr(fused_decoder, "has_few_chosen", lambda *_: True)
+
+
 def run_all_kinds(executor: StepExecutor) -> Epoch:
     """Prefills in chunks, decode rows, appended blocks, a reused lane, padding, every flavour."""
     epoch = Epoch(executor)
@@ -205,8 +212,9 @@ def run_padded(executor: StepExecutor) -> Epoch:
     return epoch
 
 
+@pytest.mark.parametrize("are_few_chosen", [False, True])
 def test_captured_steps_read_what_is_uploaded_before_each_replay(
-    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, are_few_chosen: bool
 ) -> None:
     """Steps with prefill rows are padded to 16, 32 or 48 tokens, and so are their rows and tiles."""
     from worker_svc.runner import fused_runner, mixed_sampling, mixed_step  # noqa: PLC0415
@@ -214,23 +222,19 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
     for module in (fused_runner, mixed_step, mixed_sampling):
         monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
     set_ways(monkeypatch, *["cublas"] * 5)
+    if are_few_chosen:
+        choose_few(monkeypatch)
     *both, _ = executors(checkpoint_folder("qwen3_one_layer"), has_graphs=True)
     fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs
 
 
-@pytest.mark.parametrize(
-    "ways",
-    [
-        ("cublas", "cublas", "cublas", "cublas", "cublas"),
-        ("tiled", "tiled", "tiled", "tiled", "tiled"),
-        ("few", "cublas", "tiled", "few", "tiled"),
-    ],
-)
+@pytest.mark.parametrize("ways", [["cublas"] * 5, ["tiled"] * 5, ["few", "cublas", "tiled", "few", "tiled"]])
 def test_a_llama_model_has_no_norms_on_queries_and_keys(
-    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, ways: tuple[str, ...]
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, ways: list[str]
 ) -> None:
     set_ways(monkeypatch, *ways)
+    choose_few(monkeypatch)
     *both, _ = executors(checkpoint_folder("llama3_rope_v5_bias"))
     fused, plain = [run_short(executor) for executor in both]
     assert fused.outputs == plain.outputs
@@ -240,11 +244,12 @@ def test_a_llama_model_has_no_norms_on_queries_and_keys(
 def test_large_projections_take_what_stands_around_them_along(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, others: tuple[str, str]
 ) -> None:
-    """Their kernels run on Hopper only: here their references do."""
+    """Their kernels run on Hopper only: here their references do. The last layer has few rows to compute."""
     from kernels import large_projection, large_projection_ref  # noqa: PLC0415
     from model import fused_decoder, projection  # noqa: PLC0415
 
     set_ways(monkeypatch, "large", others[0], "large", others[1], "cublas")
+    choose_few(monkeypatch)
     monkeypatch.setattr(projection, "can_project", lambda _: True)
     monkeypatch.setattr(fused_decoder, "can_rotate", lambda *_: True)
     for name in ("norm_gate_up_silu", "norm_qkv_rotate"):

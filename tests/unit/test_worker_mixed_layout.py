@@ -49,6 +49,17 @@ def tiles_of_four(bounds: Any, seq_lens: Any, *, num_tiles: int) -> Any:
     return np.array([*noted, *[0] * (4 * num_tiles - len(noted))], np.int32).reshape(-1, 4)
 
 
+def padded_shape_of(num_tokens: int) -> MixedShape:
+    return MixedShape(
+        num_tokens=num_tokens,
+        num_decode_rows=3,
+        num_prefill_rows=4,
+        num_tiles=3,
+        num_sampling=3,
+        num_chosen=3,
+    )
+
+
 def empty_arrays(shape: MixedShape) -> dict[str, Int32Array]:
     return {name: np.full(size, -9, np.int32) for name, size in mixed_sizes(shape).items()}
 
@@ -68,12 +79,19 @@ def test_a_step_as_it_is() -> None:
     batch = mixed_batch()
     shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
     assert shape == MixedShape(
-        num_tokens=9, num_decode_rows=1, num_prefill_rows=2, num_tiles=3, num_sampling=3, has_old=False
+        num_tokens=9,
+        num_decode_rows=1,
+        num_prefill_rows=2,
+        num_tiles=3,
+        num_sampling=3,
+        num_chosen=2,
+        has_old=False,
     )
     assert as_lists(mixed_arrays(batch, shape)) == {
         "token_rows": [0, 8, 0],
         "sampling_lanes": [1, 3, -1],
         "last_positions": [8, 1, 0],
+        "sampling_seq_lens": [9, 2, 0],
         "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3],
         "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1],
         "lanes": [1, 5, 3],
@@ -83,12 +101,19 @@ def test_a_step_as_it_is() -> None:
     }
 
 
+def test_a_step_that_samples_nothing_chooses_nothing() -> None:
+    table = SequenceTable(LIMITS)
+    batch = InputBatch(table, table.apply(step(1, [(1, 3, False)], admissions=(admission(1, 8, (3, 4, 5)),))))
+    assert exact_shape(batch, max_num_seqs=3, tokens_per_tile=4).num_chosen == 0
+
+
 def test_a_padded_step() -> None:
-    shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    shape = padded_shape_of(12)
     assert as_lists(mixed_arrays(mixed_batch(), shape)) == {
         "token_rows": [0, 8, 0],
         "sampling_lanes": [1, 3, -1],
         "last_positions": [8, 1, 0],
+        "sampling_seq_lens": [9, 2, 0],
         "token_lanes": [1, 5, 5, 5, 5, 5, 5, 3, 3, -1, -1, -1],
         "positions": [8, 0, 1, 2, 3, 4, 5, 0, 1, 0, 0, 0],
         "lanes": [1, -1, -1, 5, 3, 0, 0],
@@ -99,7 +124,7 @@ def test_a_padded_step() -> None:
 
 
 def test_a_step_that_is_padding_only() -> None:
-    shape = MixedShape(num_tokens=12, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    shape = padded_shape_of(12)
     padding = empty_arrays(shape)
     assert list(padding)[:3] == ["token_rows", "sampling_lanes", "last_positions"], (
         "their place never changes"
@@ -109,6 +134,7 @@ def test_a_step_that_is_padding_only() -> None:
         "token_rows": [0] * 3,
         "sampling_lanes": [-1] * 3,
         "last_positions": [0] * 3,
+        "sampling_seq_lens": [0] * 3,
         "token_lanes": [-1] * 12,
         "positions": [0] * 12,
         "lanes": [-1] * 7,
@@ -119,7 +145,7 @@ def test_a_step_that_is_padding_only() -> None:
 
 
 def test_a_step_that_does_not_fit_is_a_bug() -> None:
-    shape = MixedShape(num_tokens=8, num_decode_rows=3, num_prefill_rows=4, num_tiles=3, num_sampling=3)
+    shape = padded_shape_of(8)
     with pytest.raises(AssertionError, match="9 values do not fit into 8"):
         mixed_arrays(mixed_batch(), shape)
 
@@ -137,12 +163,19 @@ def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
         lens[0] += num_tokens - sum(lens)
         assert sum(-(-length // 4) for length in lens) <= shape.num_tiles
     assert shape.num_sampling == 8
+    assert shape.num_chosen == min(8, num_tokens)
 
 
 def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
     shape = padded_shape(512, are_lone=True, max_num_seqs=256, tokens_per_tile=32)
     assert shape == MixedShape(
-        num_tokens=512, num_decode_rows=0, num_prefill_rows=16, num_tiles=32, num_sampling=256, has_old=False
+        num_tokens=512,
+        num_decode_rows=0,
+        num_prefill_rows=16,
+        num_tiles=32,
+        num_sampling=256,
+        num_chosen=16,
+        has_old=False,
     )
     assert padded_shape(4, are_lone=True, max_num_seqs=256, tokens_per_tile=32).num_prefill_rows == 2
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from worker_svc.batch.input_batch import InputBatch
-from worker_svc.batch.padding import PADDING_LANE
+from worker_svc.batch.padding import PADDING_LANE, choose_batch_size
 from worker_svc.batch.step import Int32Array
 
 _SMALLEST = (16, 32, 64)
@@ -58,6 +58,9 @@ class MixedShape:
     num_prefill_rows: int
     num_tiles: int
     num_sampling: int
+    """For which arrays have room."""
+    num_chosen: int
+    """Of them, those whose tokens the model is asked for."""
     has_old: bool = True
     """Whether prefill rows may have tokens from before the step."""
 
@@ -74,28 +77,32 @@ def are_lone_prompts(batch: InputBatch) -> bool:
 
 def padded_shape(num_tokens: int, *, are_lone: bool, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
     """Return the shape that holds every step, or every one of lone prompts, of at most so many tokens."""
-    num_prefill_rows = max(1, min(max_num_seqs, num_tokens // 2))
+    num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
     if are_lone:
-        num_prefill_rows = min(num_prefill_rows, _MOST_LONE_PROMPTS)
+        num_prefill_rows = num_chosen = min(num_prefill_rows, _MOST_LONE_PROMPTS)
     return MixedShape(
         num_tokens=num_tokens,
         num_decode_rows=0 if are_lone else min(max_num_seqs, num_tokens),
         num_prefill_rows=num_prefill_rows,
         num_tiles=num_tokens // tokens_per_tile + num_prefill_rows,
         num_sampling=max_num_seqs,
+        num_chosen=num_chosen,
         has_old=not are_lone,
     )
 
 
 def exact_shape(batch: InputBatch, *, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
     """Return the shape of this step without padding, but for sampling rows."""
-    prefill_lens = batch.query_lens[batch.num_decode_rows :]
+    prefill_lens, num_chosen = batch.query_lens[batch.num_decode_rows :], len(batch.sampling_places.lanes)
+    if num_chosen:
+        num_chosen = choose_batch_size(num_chosen, sampling_row_counts(max_num_seqs))
     return MixedShape(
         num_tokens=batch.num_tokens,
         num_decode_rows=batch.num_decode_rows,
         num_prefill_rows=batch.num_rows - batch.num_decode_rows,
         num_tiles=int((-(-prefill_lens // tokens_per_tile)).sum()),
         num_sampling=max_num_seqs,
+        num_chosen=num_chosen,
         has_old=not batch.are_prompts_new,
     )
 
@@ -107,6 +114,7 @@ def mixed_sizes(shape: MixedShape) -> dict[str, int]:
         "token_rows": shape.num_sampling,
         "sampling_lanes": shape.num_sampling,
         "last_positions": shape.num_sampling,
+        "sampling_seq_lens": shape.num_sampling,
         "token_lanes": shape.num_tokens,
         "positions": shape.num_tokens,
         "lanes": num_rows,
@@ -125,7 +133,8 @@ def write_mixed(
 
     Args:
         arrays: To be overwritten, of ``mixed_sizes``: token_rows (S), sampling_lanes (S), last_positions (S),
-            token_lanes (T), positions (T), lanes (D + R), seq_lens (D + R), cu_seqlens (R + 1), tiles (4 I).
+            sampling_seq_lens (S), token_lanes (T), positions (T), lanes (D + R), seq_lens (D + R),
+            cu_seqlens (R + 1), tiles (4 I).
         batch: The step.
         shape: What it is padded to.
         make_tiles: Cuts its prefill rows.
@@ -135,6 +144,7 @@ def write_mixed(
     _fill(arrays["token_rows"], sampling.token_rows, 0)
     _fill(arrays["sampling_lanes"], sampling.lanes, PADDING_LANE)
     _fill(arrays["last_positions"], sampling.positions - 1, 0)
+    _fill(arrays["sampling_seq_lens"], sampling.positions, 0)
     _fill(arrays["lanes"][:end], lanes[:num_decode], PADDING_LANE)
     _fill(arrays["lanes"][end:], lanes[num_decode:], 0)
     _fill(arrays["seq_lens"][:end], seq_lens[:num_decode], 0)

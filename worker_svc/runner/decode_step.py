@@ -11,7 +11,7 @@ import torch
 
 from kernels.begin_step import StepRows, begin_step
 from kernels.lane_step import LaneStep
-from model.fused_decoder import FusedStep
+from model.fused_step import FusedStep
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.padding import DecodeLayout, DecodeWords

@@ -1,9 +1,9 @@
 """Samples behind a step with prefill rows, whichever way that was launched: one replay for the host.
 
-It reads hidden rows and its own inputs where every such step leaves them, so that one captured graph for
-each padded number of rows serves steps of any number of tokens. Padding rows write nothing. Knows
+It reads the rows' hidden states and its own inputs where every such step leaves them, so that one captured
+graph for each padded number of rows serves steps of any number of tokens. Padding rows write nothing. Knows
 nothing about prompts.
-Legend: R sampling rows, padding included; E hidden; S sampling rows that inputs have room for.
+Legend: R sampling rows, padding included; S sampling rows that inputs have room for.
 """
 
 import torch
@@ -35,7 +35,7 @@ class MixedSampling:
         """Queue the sampling of a step; tokens go to the pool and the parts.
 
         Args:
-            uploaded: token_rows, sampling_lanes and last_positions, (S,) each: the same memory in every step.
+            uploaded: sampling_lanes and last_positions, (S,) each: the same memory in every step.
             num_rows: How many of them sample.
             flavour: Of the most demanding one.
         """
@@ -63,8 +63,7 @@ class MixedSampling:
     def _launch(self, num_rows: int, flavour: SamplingFlavour) -> None:
         parts, inputs = self._parts, {name: rows[:num_rows] for name, rows in self._uploaded.items()}
         logits_RV = parts.logits_RV[:num_rows]
-        hidden_RE = parts.decoder.hidden_memory.index_select(0, inputs["token_rows"])
-        parts.decoder.compute_logits(hidden_RE, logits_RV)
+        parts.decoder.compute_logits(parts.decoder.hidden_memory[:num_rows], logits_RV)
         rows = SampledRows(
             lanes_R=inputs["sampling_lanes"],
             positions_R=inputs["last_positions"],

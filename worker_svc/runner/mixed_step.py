@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import torch
-
 from kernels.lane_step import LaneStep, PrefillRows
 from kernels.prefill_tiles import (
     PrefillConfig,
@@ -21,8 +19,7 @@ from kernels.prefill_tiles import (
     prefill_tiles,
     tokens_per_tile,
 )
-from kernels.prepare import prepare_tokens
-from model.fused_decoder import FusedStep
+from model.fused_step import ChosenTokens, FusedStep
 from worker_svc.batch.admission_layout import AdmissionShape
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
@@ -43,6 +40,7 @@ from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.runner.lane_admissions import LaneAdmissions
 from worker_svc.runner.mixed_sampling import Key, MixedSampling, Uploaded
 from worker_svc.runner.packed_upload import Arrays, RepeatedUpload
+from worker_svc.runner.prepared_tokens import PreparedTokens
 from worker_svc.runner.step_parts import StepParts
 
 
@@ -73,8 +71,8 @@ class MixedStep:
         self._parts = parts
         self._admissions = admissions
         self._most_admitted = admissions.padded_shape(max_tokens)
-        self._input_ids_T = torch.zeros(max_tokens, dtype=torch.int32, device=device)
-        self._slot_mapping_T = torch.zeros(max_tokens, dtype=torch.int64, device=device)
+        self._prepared = PreparedTokens.of(max_tokens, device)
+        self._prepared_chosen = PreparedTokens.of(parts.limits.max_num_seqs, device)
         captures = has_graphs and parts.attention.captures_prefill
         self._token_counts = captured_token_counts(max_tokens) if captures else ()
         self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
@@ -203,26 +201,40 @@ class MixedStep:
 
     def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
         """Queue the model's kernels."""
-        parts, num_tokens = self._parts, shape.num_tokens
-        input_ids_T, slot_mapping_T = self._input_ids_T[:num_tokens], self._slot_mapping_T[:num_tokens]
-        tables = parts.tables
-        prepare_tokens(
-            on_device["token_lanes"],
-            on_device["positions"],
-            tables.token_pool_LP,
-            tables.block_table_LM,
-            parts.limits.block_size,
-            input_ids_T,
-            slot_mapping_T,
+        parts, attention = self._parts, self._parts.attention
+        prepared = self._prepared.first(shape.num_tokens)
+        prepared.prepare(on_device["token_lanes"], on_device["positions"], parts=parts)
+        chosen = self._prepare_chosen(on_device, shape.num_chosen)
+        step = FusedStep(
+            input_ids_T=prepared.input_ids_T,
+            positions_T=on_device["positions"],
+            slot_mapping_T=prepared.slot_mapping_T,
+            attention=attention,
+            attention_plan=attention.plan_lanes(self._rows(on_device, shape, config)),
+        )
+        parts.decoder.forward_chosen(step, parts.kv_caches, chosen=chosen)
+
+    def _prepare_chosen(self, on_device: Uploaded, num_chosen: int) -> ChosenTokens:
+        """Queue what makes those that sample ready to be decode rows, and return them."""
+        parts, attention = self._parts, self._parts.attention
+        prepared = self._prepared_chosen.first(num_chosen)
+        lanes_S, positions_S = (on_device[name][:num_chosen] for name in ("sampling_lanes", "last_positions"))
+        prepared.prepare(lanes_S, positions_S, parts=parts)
+        rows = LaneStep(
+            block_table_LM=parts.tables.block_table_LM,
+            lanes_B=lanes_S,
+            seq_lens_B=on_device["sampling_seq_lens"][:num_chosen],
+            num_decode_rows=num_chosen,
         )
         step = FusedStep(
-            input_ids_T=input_ids_T,
-            positions_T=on_device["positions"],
-            slot_mapping_T=slot_mapping_T,
-            attention=parts.attention,
-            attention_plan=parts.attention.plan_lanes(self._rows(on_device, shape, config)),
+            input_ids_T=prepared.input_ids_T,
+            positions_T=positions_S,
+            slot_mapping_T=prepared.slot_mapping_T,
+            attention=attention,
+            attention_plan=attention.plan_lanes(rows),
+            is_decode=True,
         )
-        parts.decoder.forward(step, parts.kv_caches)
+        return ChosenTokens(rows_R=on_device["token_rows"][:num_chosen], step=step)
 
     def _rows(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> LaneStep:
         prefill = None

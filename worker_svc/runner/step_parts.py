@@ -94,8 +94,8 @@ def make_step_parts(
 def staging_words(limits: TableLimits) -> int:
     """Tell how many words the largest upload takes: of a mixed step, of admissions, of a decode step."""
     alignment = 128
-    # Two words a token, nine a row, and four a tile: a token each at least, and padded one more a row.
-    mixed = 6 * limits.max_num_batched_tokens + 13 * limits.max_num_seqs
+    # Two words a token, ten a row, and four a tile: a token each at least, and padded one more a row.
+    mixed = 6 * limits.max_num_batched_tokens + 14 * limits.max_num_seqs
     admitted = padded_admissions(
         limits.max_num_batched_tokens, block_size=limits.block_size, words_per_lane=WORDS_PER_LANE
     )
