@@ -15,6 +15,7 @@ import torch
 
 from kernels import small_batch, tiled_projection
 from kernels.fused_norm import add_rms_norm
+from kernels.hopper_tiles import HopperTile
 from kernels.qk_norm_rope import qk_norm_rope_store
 from kernels.row_squares import num_sums
 from kernels.silu_mul import silu_mul
@@ -26,7 +27,7 @@ NUM_POSITIONS = 4096
 BLOCK_SIZE = 16
 MEMORY_ROWS = 256
 EPS = 1e-6
-AnyTile = small_batch.Tile | ProjectionTile
+AnyTile = small_batch.Tile | ProjectionTile | HopperTile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,16 +14,20 @@ from kernels.gpu import HOPPER, compute_capability
 
 try:
     from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.language.nvidia.hopper.mbarrier import MBarrierLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     from kernels.hopper_prefill_kernel import hopper_prefill_kernel
+    from kernels.hopper_projection_kernel import hopper_projection_kernel
     from kernels.large_gate_kernel import large_gate_kernel
     from kernels.large_qkv_kernel import large_qkv_kernel
 except ImportError:  # a Triton without Gluon, or with another one
-    gl = hopper_prefill_kernel = large_gate_kernel = large_qkv_kernel = None
+    gl = MBarrierLayout = TensorDescriptor = None
+    hopper_prefill_kernel = hopper_projection_kernel = large_gate_kernel = large_qkv_kernel = None
 
 __all__ = [
-    "describe_tiles", "hopper_prefill_kernel", "large_gate_kernel", "large_qkv_kernel", "runs_gluon",
+    "MBarrierLayout", "TensorDescriptor", "describe_tiles", "gl", "hopper_prefill_kernel",
+    "hopper_projection_kernel", "large_gate_kernel", "large_qkv_kernel", "runs_gluon",
 ]  # fmt: skip
 
 

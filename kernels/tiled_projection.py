@@ -14,6 +14,9 @@ import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, launch_options
+from kernels.gluon_kernels import runs_gluon
+from kernels.hopper_projection import hopper_projection
+from kernels.hopper_tiles import HopperTile, choose_hopper_tile
 from kernels.row_squares import SQUARES_CHUNK, check_squares, sum_squares
 from kernels.rows_behind import with_rows_behind
 from kernels.small_batch_ref import check_projection, num_gated
@@ -45,7 +48,7 @@ def norm_linear(
     squares_RJ: torch.Tensor | None = None,
     workspace: ProjectionWorkspace | None = None,
     is_dependent: bool = False,
-    tile: ProjectionTile | None = None,
+    tile: ProjectionTile | HopperTile | None = None,
 ) -> torch.Tensor:
     """Return rms_norm(x) @ weight.T + bias.
 
@@ -86,7 +89,7 @@ def linear_add(
     squares_RJ: torch.Tensor | None = None,
     workspace: ProjectionWorkspace | None = None,
     is_dependent: bool = False,
-    tile: ProjectionTile | None = None,
+    tile: ProjectionTile | HopperTile | None = None,
 ) -> torch.Tensor:
     """Add x @ weight.T + bias to the residual, in place, and return it.
 
@@ -124,7 +127,7 @@ def norm_gate_up_silu(
     is_normed: bool | None = None,
     squares_RJ: torch.Tensor | None = None,
     is_dependent: bool = False,
-    tile: ProjectionTile | None = None,
+    tile: ProjectionTile | HopperTile | None = None,
 ) -> torch.Tensor:
     """Return out_RF = silu(gate) * up of the normalized x; arguments as norm_linear's."""
     F = num_gated(weight_XI)
@@ -153,18 +156,17 @@ def _launch(
     squares_RJ: torch.Tensor | None = None,
     workspace: ProjectionWorkspace | None = None,
     is_dependent: bool,
-    tile: ProjectionTile | None,
+    tile: ProjectionTile | HopperTile | None,
 ) -> torch.Tensor:
     (num_rows, num_inputs), num_outputs = x_RI.shape, out_RO.shape[1]
-    tile = tile or choose_projection_tile(
-        num_outputs,
-        num_inputs,
-        num_rows=num_rows,
-        is_gated=is_gated,
-        can_split=is_added or workspace is not None,
-        itemsize_bytes=x_RI.itemsize,
-    )
-    tile = fit_stages(tile, x_RI.device, is_gated=is_gated, itemsize_bytes=x_RI.itemsize)
+    is_bare = norm_weight_I is None and bias_O is None
+    if tile is None and is_bare and _can_use_hopper(x_RI, weight_OI, out_RO):
+        tile = choose_hopper_tile(num_outputs, num_inputs, num_rows=num_rows, is_gated=is_gated)
+    if isinstance(tile, HopperTile):
+        options = {"is_gated": is_gated, "is_added": is_added, "is_dependent": is_dependent}
+        return hopper_projection(x_RI, weight_OI, out_RO, eps, tile=tile, squares_RJ=squares_RJ, **options)
+    can_split = is_added or workspace is not None
+    tile = _fit_tile(tile, x_RI, num_outputs, is_gated=is_gated, can_split=can_split)
     num_row_blocks = triton.cdiv(num_rows, tile.block_rows)
     num_tiles = num_row_blocks * triton.cdiv(num_outputs, tile.block_outputs)
     if is_gated and tile.num_splits > 1:
@@ -186,6 +188,28 @@ def _launch(
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out_RO
+
+
+def _fit_tile(
+    tile: ProjectionTile | None, x_RI: torch.Tensor, num_outputs: int, *, is_gated: bool, can_split: bool
+) -> ProjectionTile:
+    """Return the tile, or else choose_projection_tile's, with as many stages as the device has room for."""
+    num_rows, num_inputs = x_RI.shape
+    tile = tile or choose_projection_tile(
+        num_outputs,
+        num_inputs,
+        num_rows=num_rows,
+        is_gated=is_gated,
+        can_split=can_split,
+        itemsize_bytes=x_RI.itemsize,
+    )
+    return fit_stages(tile, x_RI.device, is_gated=is_gated, itemsize_bytes=x_RI.itemsize)
+
+
+def _can_use_hopper(x_RI: torch.Tensor, weight_OI: torch.Tensor, out_RO: torch.Tensor) -> bool:
+    """Whether hopper_projection can compute such tensors on this device."""
+    are_bfloat16 = x_RI.dtype == out_RO.dtype == torch.bfloat16
+    return are_bfloat16 and runs_gluon(x_RI.device) and all(map(is_aligned, (x_RI, weight_OI, out_RO)))
 
 
 def _constants(tile: ProjectionTile) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from enum import Enum
 import torch
 
 from kernels.gpu import shared_bytes
+from kernels.hopper_projection import can_hold
 from kernels.large_projection import can_project
 from kernels.small_batch import can_fuse
 from kernels.streamed_projection import can_stream
@@ -42,6 +43,8 @@ class MostRows:
     tiled: int
     few_rows_of_large: int = sys.maxsize
     """Of a large weight, if it is fewer."""
+    few_rows_beside_held: int = sys.maxsize
+    """Where kernels/hopper_projection.py can compute the rest, if it is fewer."""
     streamed: int = 0
     """Of a weight with many outputs."""
     cublas: int = sys.maxsize
@@ -59,6 +62,8 @@ class Projection:
     """Whether the weight of the norm in front is in this weight."""
     fits_large: bool = False
     """Whether kernels/large_projection.py can compute it."""
+    fits_held: bool = False
+    """Whether tiled_projection.py leaves it to hopper_projection.py, which holds weights while it waits."""
 
     @property
     def can_scale_after(self) -> bool:
@@ -73,6 +78,7 @@ class Projection:
         """Return how so many rows are computed."""
         is_large = is_large_weight(*self.weight_OI.shape)
         most_few = min(most_rows.few_rows, most_rows.few_rows_of_large) if is_large else most_rows.few_rows
+        most_few = min(most_few, most_rows.few_rows_beside_held) if self.fits_held else most_few
         if num_rows <= most_few and can_fuse(
             num_rows,
             *self.weight_OI.shape,
@@ -95,13 +101,16 @@ class Projection:
             torch.addmm(self.bias_O, x_TI, self.weight_IO, out=out_TO)
 
 
-def make_projection(module: Linear, *, norm_I: torch.Tensor | None = None) -> Projection:
+def make_projection(
+    module: Linear, *, norm_I: torch.Tensor | None = None, is_gated: bool = False
+) -> Projection:
     """Take a layer's weight as it lies.
 
     Args:
         module: loaded.
         norm_I: the weight of the norm in front, which is moved into the layer's: both change in place,
             and norm and projection together stay what they were.
+        is_gated: whether its outputs are gates and ups.
     """
     assert module.weight is not None, "a packed weight is for CPUs"
     if norm_I is not None:
@@ -113,4 +122,5 @@ def make_projection(module: Linear, *, norm_I: torch.Tensor | None = None) -> Pr
         bias_O=module.bias,
         has_norm=norm_I is not None,
         fits_large=module.bias is None and can_project(module.weight),
+        fits_held=module.bias is None and can_hold(module.weight, is_gated=is_gated),
     )

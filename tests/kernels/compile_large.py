@@ -1,4 +1,4 @@
-"""Compile large_projection's kernels for a Hopper GPU where there is none; print each one's shared memory.
+"""Compile the projections in Gluon for a Hopper GPU where there is none; print each one's shared memory.
 
     python -m tests.kernels.compile_large
 
@@ -14,7 +14,8 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kernels import large_projection
+from kernels import gluon_kernels, hopper_projection, large_projection
+from kernels.hopper_tiles import choose_hopper_tile
 from kernels.large_projection_ref import Heads
 
 NUM_ROWS, E, F, H, K, D = 4000, 1024, 3072, 16, 8, 128
@@ -52,13 +53,35 @@ def numbers(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.bfloat16)
 
 
+def compile_held(num_rows: int, num_outputs: int, *, is_gated: bool = False, is_added: bool = False) -> None:
+    """Compile a projection of fewer rows."""
+    tile = choose_hopper_tile(num_outputs, E, num_rows=num_rows, is_gated=is_gated)
+    assert tile is not None
+    weight, out = numbers(num_outputs * (1 + is_gated), E), numbers(num_rows, num_outputs)
+    squares = torch.ones(num_rows, (num_outputs if is_added else E) // 32)
+    hopper_projection.hopper_projection(
+        *(numbers(num_rows, E), weight, out, 1e-6),
+        tile=tile,
+        is_gated=is_gated,
+        is_added=is_added,
+        squares_RJ=squares,
+        is_dependent=False,
+    )
+
+
 def main() -> None:
-    """Compile both, and the second without query heads, too."""
+    """Compile them: QKV without query heads, too, and of fewer rows half of its heads."""
     driver.set_active(NoGpu())
     setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))  # noqa: B010
     setattr(large_projection, "can_depend", lambda _: True)  # noqa: B010
     for name in ("large_gate_kernel", "large_qkv_kernel"):
         setattr(large_projection, name, Compiling(getattr(large_projection, name)))
+    kernel = gluon_kernels.hopper_projection_kernel
+    setattr(hopper_projection, "hopper_projection_kernel", Compiling(kernel))  # noqa: B010
+    compile_held(16, (H + 2 * K) * D)
+    compile_held(32, (H + 2 * K) * D // 2)
+    compile_held(32, F, is_gated=True)
+    compile_held(256, E, is_added=True)
     x, options = numbers(NUM_ROWS, E), {"is_dependent": True}
     large_projection.norm_gate_up_silu(x, numbers(2 * F, E), 1e-6, numbers(NUM_ROWS, F), **options)
     heads = Heads(

@@ -1,11 +1,10 @@
 """Runs Gluon kernels on a CPU, which has no interpreter for them: as plain Python over NumPy arrays.
 
-A partition of a program is a thread, programs come one after the other. Products take place when they
-are waited for, not before, so that a buffer that is filled again too early gives wrong numbers. A barrier
-that nobody completes fails. Knows just what the kernels here use.
+A partition of a program is a thread, as is a program of a cluster; else programs come one after the other.
+Products take place when they are waited for, not before, so that a buffer that is filled again too early
+gives wrong numbers. A barrier that nobody completes fails. Knows just what the kernels here use.
 """
 
-import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,152 +13,34 @@ from typing import Any
 
 import numpy as np
 import pytest
+from triton.experimental.gluon.language.nvidia.hopper.mbarrier import MBarrierLayout
 from triton.language import constexpr
 from triton.runtime.jit import JITFunction
 
-GENEROUS_SECONDS = 20
+from tests.kernels.emulated_memory import (
+    GENEROUS_SECONDS,
+    Barriers,
+    Descriptor,
+    Pointer,
+    Shared,
+    copy,
+    copy_back,
+    one_of,
+    product,
+    tile,
+    wait_for_products,
+)
 
-
-class Tile(np.ndarray[Any, Any]):
-    """A tensor in registers."""
-
-    type = SimpleNamespace(layout=None)
-
-    def to(self, dtype: Any) -> Any:
-        """Convert."""
-        return self.astype(dtype)
-
-
-def _tile(values: Any) -> Any:
-    return np.asarray(values).view(Tile)
-
-
-class Pointer:
-    """A place, or many, in a flat array."""
-
-    def __init__(self, array: Any, offset: Any = 0) -> None:
-        self.array, self.offset = array, offset
-
-    def __add__(self, offset: Any) -> "Pointer":
-        return Pointer(self.array, self.offset + offset)
-
-
-class Shared:
-    """Shared memory."""
-
-    def __init__(self, array: Any) -> None:
-        self.array, self.shape, self.dtype = array, array.shape, array.dtype
-
-    def index(self, number: int) -> "Shared":
-        """Return one buffer of some."""
-        return Shared(self.array[int(number)])
-
-    def slice(self, start: int, length: int, dim: int = 0) -> "Shared":
-        """Return some rows."""
-        assert dim == 0
-        return Shared(self.array[start : start + length])
-
-    def reshape(self, shape: Sequence[int]) -> "Shared":
-        """Return a view."""
-        return Shared(self.array.reshape(shape))
-
-    def permute(self, order: tuple[int, ...]) -> "Shared":
-        """Return a view."""
-        return Shared(self.array.transpose(order))
-
-    def load(self, _layout: Any) -> Any:
-        """Read."""
-        return _tile(self.array.copy())
-
-    def store(self, values: Any) -> None:
-        """Write."""
-        self.array[...] = values
-
-
-class Barrier:
-    """An mbarrier: a phase is complete once so many have arrived and all bytes that were announced, too."""
-
-    def __init__(self) -> None:
-        self.changed = threading.Condition()
-        self.count = self.arrived = self.num_bytes = self.num_complete = 0
-
-    def change(self, *, arrived: int, num_bytes: int) -> None:
-        """Count what has come, or is still to come."""
-        with self.changed:
-            self.arrived += arrived
-            self.num_bytes += num_bytes
-            assert self.arrived <= self.count, "more arrive than belong to the phase"
-            if self.arrived == self.count and self.num_bytes == 0:
-                self.arrived, self.num_complete = 0, self.num_complete + 1
-                self.changed.notify_all()
-
-    def wait(self, phase: int) -> None:
-        """Wait until the phase of this parity is complete."""
-        with self.changed:
-            is_done = self.changed.wait_for(lambda: self.num_complete % 2 != phase, GENEROUS_SECONDS)
-        assert is_done, "nobody completes the barrier"
-
-
-class Barriers:
-    """Some barriers in shared memory."""
-
-    def __init__(self, number: int) -> None:
-        self.barriers = [Barrier() for _ in range(number)]
-
-    def index(self, number: int) -> Barrier:
-        """Return one."""
-        return self.barriers[int(number)]
-
-
-class Descriptor:
-    """What the tensor memory accelerator reads and writes: blocks, zero outside."""
-
-    layout = "tiles"
-
-    def __init__(self, numbers: Any, block: Sequence[int]) -> None:
-        self._numbers, self.dtype = numbers, numbers.dtype
-        self.block_type = SimpleNamespace(shape=list(block), nbytes=math.prod(block) * numbers.itemsize)
-
-    def block(self, place: Sequence[int]) -> Any:
-        """Return a view of what there is of a block."""
-        sizes = self.block_type.shape
-        return self._numbers[
-            tuple(slice(int(at), int(at) + size) for at, size in zip(place, sizes, strict=True))
-        ]
-
-
-def _copy(source: Descriptor, place: Sequence[int], barrier: Barrier, target: Shared) -> None:
-    found = source.block(place)
-    target.array[...] = 0
-    target.array[tuple(map(slice, found.shape))] = found
-    barrier.change(arrived=0, num_bytes=-source.block_type.nbytes)
-
-
-def _copy_back(target: Descriptor, place: Sequence[int], source: Shared) -> None:
-    found = target.block(place)
-    found[...] = source.array[tuple(map(slice, found.shape))]
-
-
-def _product(
-    left: Any, right: Shared, acc: Any, *, use_acc: bool = True, is_async: bool
-) -> Callable[[], Any]:
-    assert is_async
-    values = left.array if isinstance(left, Shared) else left
-
-    def compute() -> Any:
-        result = values.astype(np.float32) @ right.array.astype(np.float32)
-        return _tile(result + acc if use_acc else result)
-
-    return compute
-
-
-def _wait_for_products(_num_left: int, deps: Sequence[Callable[[], Any]]) -> Any:
-    (product,) = deps
-    return product() if callable(product) else product
+__all__ = ["Descriptor", "Pointer", "call_emulated", "run_emulated"]
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    return _tile(np.where(condition, yes, no)) if np.ndim(condition) else yes if condition else no
+    return tile(np.where(condition, yes, no)) if np.ndim(condition) else yes if condition else no
+
+
+def _exp(values: Any) -> Any:
+    with np.errstate(over="ignore"):  # of rows that nobody stores
+        return np.exp(values)
 
 
 def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
@@ -168,12 +49,12 @@ def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
     places, is_there = np.broadcast_arrays(pointer.offset, mask)
     values = np.full(places.shape, other, pointer.array.dtype)
     values[is_there] = pointer.array[places[is_there]]
-    return _tile(values)
+    return tile(values)
 
 
 def _inline_asm(_code: str, _constraints: str, arguments: Sequence[Any], **_options: Any) -> Any:
     """Compute the only thing that kernels use it for: a sigmoid."""
-    return _tile(1 / (1 + np.exp(-arguments[0])))
+    return tile(1 / (1 + np.exp(-arguments[0])))
 
 
 def _store(pointer: Pointer, values: Any, mask: Any = True) -> None:
@@ -188,6 +69,7 @@ def _atomic_add(pointer: Pointer, number: int, sem: str = "") -> int:  # noqa: A
 
 
 def _specialize(partitions: Sequence[tuple[Callable[..., None], tuple[Any, ...]]], *_sizes: Any) -> None:
+    """Run each in a thread of its own."""
     failures: list[BaseException] = []
 
     def run(function: Callable[..., None], arguments: tuple[Any, ...]) -> None:
@@ -206,7 +88,7 @@ def _specialize(partitions: Sequence[tuple[Callable[..., None], tuple[Any, ...]]
 
 
 def _allocate(dtype: Any, shape: Sequence[int], layout: Any) -> Any:
-    if layout == "barriers":
+    if layout == "barriers" or isinstance(layout, MBarrierLayout):
         return Barriers(shape[0])
     # What nobody has written yet shows.
     return Shared(np.full(shape, -77, dtype))
@@ -229,11 +111,11 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
         reshape=np.reshape, permute=np.transpose, split=lambda values: (values[..., 0], values[..., 1]),
         inline_asm_elementwise=_inline_asm, constexpr=None,
         max=lambda values, axis: values.max(axis), sum=lambda values, axis: values.sum(axis),
-        full=lambda shape, number, dtype, layout: _tile(np.full(shape, number, dtype)),  # noqa: ARG005
-        zeros=lambda shape, dtype, layout: _tile(np.zeros(shape, dtype)),  # noqa: ARG005
-        arange=lambda start, end, layout: _tile(np.arange(start, end)),  # noqa: ARG005
+        full=lambda shape, number, dtype, layout: tile(np.full(shape, number, dtype)),  # noqa: ARG005
+        zeros=lambda shape, dtype, layout: tile(np.zeros(shape, dtype)),  # noqa: ARG005
+        arange=lambda start, end, layout: tile(np.arange(start, end)),  # noqa: ARG005
         load=_load, store=_store, atomic_add=_atomic_add, warp_specialize=_specialize,
-        allocate_shared_memory=_allocate,
+        allocate_shared_memory=_allocate, tuple=tuple, exp=_exp,
     )  # fmt: skip
 
 
@@ -251,32 +133,72 @@ def _patched(modules: Sequence[ModuleType], names: dict[str, Any]) -> Iterator[N
         yield
 
 
-def run_emulated(modules: Sequence[ModuleType], *arguments: Any, num_programs: int, **constants: Any) -> None:
+class _Cluster:
+    """Programs that run at once."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.barrier = size, threading.Barrier(size)
+        self.products: list[Any] = [None] * size
+        self.own = threading.local()
+
+    def run(self, kernel: Callable[..., None], given: Sequence[Any], constants: dict[str, Any]) -> None:
+        """Run the kernel in all of them."""
+
+        def run_one(rank: int) -> None:
+            self.own.rank = rank
+            kernel(*given, **constants)
+
+        _specialize([(run_one, (rank,)) for rank in range(self.size)])
+
+    def sum(self, product: Any, rank: int, size: int, _layout: Any, _is_turned: bool) -> Any:
+        """Add up what they hold: here each gets the sums of all rows."""
+        assert size == self.size
+        self.products[rank] = product
+        self.barrier.wait(GENEROUS_SECONDS)
+        return sum(self.products[1:], self.products[0])
+
+
+def _names(program: int, num_programs: int, cluster: _Cluster) -> dict[str, Any]:
+    mbarrier = SimpleNamespace(
+        MBarrierLayout=lambda: "barriers",
+        init=lambda barrier, count: setattr(one_of(barrier), "count", count),
+        wait=lambda barrier, phase, pred=True: one_of(barrier).wait(phase) if pred else None,
+        expect=lambda barrier, num_bytes: one_of(barrier).change(arrived=1, num_bytes=num_bytes),
+        arrive=lambda barrier, count, pred=True: one_of(barrier).change(arrived=count) if pred else None,
+    )
+    return {
+        "cluster_rank": lambda: cluster.own.rank,
+        "begin_sums": lambda *_: None,
+        "sum_over_cluster": cluster.sum,
+        "gl": _language(program, num_programs),
+        "mbarrier": mbarrier,
+        "fence_async_shared": lambda: None,
+        "tma": SimpleNamespace(
+            async_copy_global_to_shared=copy,
+            async_copy_shared_to_global=copy_back,
+            store_wait=lambda _number: None,
+        ),
+        "warpgroup_mma": product,
+        "warpgroup_mma_wait": wait_for_products,
+    }
+
+
+def call_emulated(module: ModuleType, name: str, *arguments: Any) -> Any:
+    """Return what a module's function returns in a program that is alone."""
+    with _patched((module,), _names(0, 1, _Cluster(1))):
+        return getattr(module, name)(*arguments)
+
+
+def run_emulated(
+    modules: Sequence[ModuleType], *arguments: Any, num_programs: int, cluster_size: int = 1, **constants: Any
+) -> None:
     """Run the kernel that the first module is named after; the others hold what it calls.
 
     Arrays are passed as pointers to their first number, descriptors as they are.
     """
-    mbarrier = SimpleNamespace(
-        MBarrierLayout=lambda: "barriers",
-        init=lambda barrier, count: setattr(barrier, "count", int(count)),
-        wait=lambda barrier, phase, pred=True: barrier.wait(phase) if pred else None,
-        expect=lambda barrier, num_bytes: barrier.change(arrived=1, num_bytes=num_bytes),
-        arrive=lambda barrier, count, pred=True: barrier.change(arrived=count, num_bytes=0) if pred else None,
-    )
     given = [Pointer(item) if isinstance(item, np.ndarray) else item for item in arguments]
     for program in range(num_programs):
-        names = {
-            "gl": _language(program, num_programs),
-            "mbarrier": mbarrier,
-            "fence_async_shared": lambda: None,
-            "tma": SimpleNamespace(
-                async_copy_global_to_shared=_copy,
-                async_copy_shared_to_global=_copy_back,
-                store_wait=lambda _number: None,
-            ),
-            "warpgroup_mma": _product,
-            "warpgroup_mma_wait": _wait_for_products,
-        }
-        with _patched(modules, names):
+        cluster = _Cluster(cluster_size)
+        with _patched(modules, _names(program, num_programs, cluster)):
             kernel = getattr(modules[0], modules[0].__name__.rpartition(".")[2])
-            kernel(*given, **constants)
+            cluster.run(kernel, given, constants)

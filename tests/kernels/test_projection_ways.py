@@ -1,5 +1,7 @@
 """Which kernels a projection takes: by its rows, and by how large its weight is."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -31,6 +33,13 @@ def test_gates_and_ups_of_a_large_weight_are_tiled_from_two_rows_on() -> None:
     ways = {1: Way.FEW_ROWS, 2: Way.TILED, 32: Way.TILED, 33: Way.CUBLAS}
     assert {num_rows: gate_up.way(num_rows, ROW_LIMITS.gate_up) for num_rows in ways} == ways
     assert projection(6144, 1024).way(2, ROW_LIMITS.gate_up) is Way.FEW_ROWS
+
+
+def test_weights_that_a_kernel_holds_leave_few_rows_one() -> None:
+    weight = replace(projection(6144, 1024), fits_held=True)
+    ways = {1: Way.FEW_ROWS, 2: Way.TILED, 32: Way.TILED, 256: Way.TILED, 257: Way.CUBLAS}
+    assert {num_rows: weight.way(num_rows, ROW_LIMITS.down) for num_rows in ways} == ways
+    assert weight.way(2, replace(ROW_LIMITS.down, few_rows_beside_held=32)) is Way.FEW_ROWS
 
 
 def test_the_head_is_streamed() -> None:
