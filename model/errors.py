@@ -8,5 +8,9 @@ class ModelFolderError(ValueError):
     """A model folder is missing, broken or not supported: the message names the file or parameter."""
 
 
+class ModelFetchError(ModelFolderError):
+    """A hub did not give a model: it may do so later."""
+
+
 class ShareError(ValueError):
     """So many ranks cannot share a model: the message says how many can."""

@@ -6,7 +6,7 @@ Knows nothing about what the files mean, and imports no torch: the scheduler ser
 import hashlib
 from pathlib import Path
 
-from model.errors import ModelFolderError
+from model.errors import ModelFetchError, ModelFolderError
 
 CONFIG_FILE = "config.json"
 TOKENIZER_FILE = "tokenizer.json"
@@ -20,7 +20,7 @@ def find_model_folder(name: str) -> Path:
         name: a folder that holds config.json, or an id such as "Qwen/Qwen3-0.6B".
 
     Raises:
-        ModelFolderError: neither names a readable model folder.
+        ModelFolderError: neither names a readable model folder; ModelFetchError if the hub did not give it.
     """
     return find_local_folder(name) or _fetch_from_hub(name)
 
@@ -88,7 +88,7 @@ def _fetch_from_hub(hub_id: str) -> Path:
     # The hub's client lets through errors of several libraries, with no root of their own.
     except Exception as error:
         reason = " ".join(str(error).split())  # some have several lines
-        raise ModelFolderError(
+        raise ModelFetchError(
             f"model {hub_id!r} is no folder here, and fetching it from the hub failed: {reason}"
         ) from error
     if not (folder / CONFIG_FILE).is_file():

@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from model.errors import ModelFolderError
+from model.errors import ModelFetchError, ModelFolderError
 from model.folder import find_local_folder, find_model_folder
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.supervisor import supervise
@@ -65,7 +65,7 @@ def _run(flags: dict[str, Any], environment: Mapping[str, str]) -> int:
         return supervise(with_collector(_with_model_found(config), environment), typer.echo)
     except (ConfigError, ModelFolderError) as error:
         typer.echo(f"scheduler error: {error}", err=True)
-        return 2
+        return 1 if isinstance(error, ModelFetchError) else 2
 
 
 def _with_model_found(config: SchedulerConfig) -> SchedulerConfig:

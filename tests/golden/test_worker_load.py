@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 
@@ -116,3 +117,13 @@ def test_an_option_that_does_not_fit_is_named(
 ) -> None:
     with pytest.raises(error, match=message):
         load_worker(WorkerConfig(model=str(folder), **options))  # type: ignore[arg-type]
+
+
+def test_a_model_that_the_hub_did_not_give_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> str:
+        raise OSError("no network")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(StartupError, match="fetching it from the hub failed: no network") as caught:
+        load_worker(WorkerConfig(model="owner/model", device="cpu"))
+    assert not isinstance(caught.value, ConfigError)

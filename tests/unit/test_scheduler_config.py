@@ -137,6 +137,15 @@ def test_a_bad_start_ends_with_one_clear_line(
     assert "Traceback" not in text
 
 
+def test_a_model_that_the_hub_did_not_give_is_no_refusal(tmp_path: Path) -> None:
+    code, text = _run("--model", "owner/model", HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
+    assert code == 1
+    assert (
+        "scheduler error: model 'owner/model' is no folder here, and fetching it from the hub failed" in text
+    )
+    assert "Traceback" not in text
+
+
 def test_a_host_that_is_not_ours_is_not_blamed_on_the_port() -> None:
     # An address of those kept for documentation: no machine has it.
     with pytest.raises(ConfigError, match=r"--host is '192\.0\.2\.1', but must be an address that can be li"):

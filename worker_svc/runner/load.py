@@ -13,12 +13,12 @@ import torch
 
 from kernels.attention_backend import make_attention_backend
 from model.decoder import CausalLM
-from model.errors import ModelFolderError, ShareError
+from model.errors import ModelFetchError, ModelFolderError, ShareError
 from model.folder import config_hash, tokenizer_hash
 from model.load import load_model
 from worker_svc.batch.checks import TableLimits
 from worker_svc.config import DEFAULT_KV_CACHE_GIB, WorkerConfig
-from worker_svc.errors import ConfigError, MemoryBudgetError
+from worker_svc.errors import ConfigError, MemoryBudgetError, StartupError
 from worker_svc.runner.device_check import check_device
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan, make_load_plan
@@ -74,6 +74,8 @@ def load_worker(
         else:
             captures = graphs_progress if captures_at_start and config.cuda_graphs else None
             executor = _load_fused(plan, tell, weights_progress, graphs_progress=captures)
+    except ModelFetchError as error:
+        raise StartupError(str(error)) from error
     except (ModelFolderError, ShareError) as error:
         raise ConfigError(str(error)) from error
     except torch.OutOfMemoryError as error:
