@@ -13,6 +13,11 @@ MIN_PROGRAMS = 64
 """Fewer, on an H200's 132 multiprocessors, have not been measured."""
 MOST_CHUNKS = 48
 """Of a program's inputs: its loop over them is written out."""
+DEFAULT_SHARED_BYTES = 48 << 10
+"""That a program has unless more is asked for."""
+SUM_BARRIER_BYTES = 1024
+BARRIERS_BYTES = 1024
+"""At least what a program's other barriers take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,4 +144,21 @@ def choose_hopper_tile(
         tile = replace(tile, num_splits=2 * tile.num_splits)
     num_chunks, rest = divmod(num_inputs, tile.num_splits * tile.block_inputs)
     fits = rest == 0 and num_chunks <= MOST_CHUNKS and num_outputs % tile.block_outputs == 0
-    return tile if fits and num_tiles * tile.num_splits >= MIN_PROGRAMS else None
+    can_start = fits and has_shared_memory(tile, num_chunks, is_gated=is_gated)
+    return tile if can_start and num_tiles * tile.num_splits >= MIN_PROGRAMS else None
+
+
+def has_shared_memory(tile: HopperTile, num_chunks: int, *, is_gated: bool) -> bool:
+    """Tell whether a program gets the shared memory it needs.
+
+    Triton 3.6 asks for more than DEFAULT_SHARED_BYTES where buffers pass that. What kernels/cluster_sum.py
+    declares does not count there: if only both together pass it, the launch fails.
+    """
+    num_columns = tile.block_outputs * (1 + is_gated)
+    num_held = min(tile.row_stages, num_chunks) * tile.block_rows
+    num_held += min(tile.weight_stages, num_chunks) * num_columns
+    buffer_bytes = num_held * tile.block_inputs * 2
+    if tile.num_splits == 1 or buffer_bytes >= DEFAULT_SHARED_BYTES:
+        return True
+    sum_bytes = SUM_BARRIER_BYTES + tile.block_rows * num_columns * 4
+    return buffer_bytes + BARRIERS_BYTES + sum_bytes <= DEFAULT_SHARED_BYTES

@@ -10,7 +10,7 @@ import torch
 from kernels import cluster_sum, hopper_projection_kernel
 from kernels.gpu import BARRIER_BYTES, HOPPER_SHARED_BYTES
 from kernels.hopper_projection import launch_constants
-from kernels.hopper_tiles import MOST_ROWS, HopperTile, choose_hopper_tile
+from kernels.hopper_tiles import MOST_ROWS, HopperTile, choose_hopper_tile, has_shared_memory
 from kernels.row_squares import SQUARES_CHUNK, sum_squares_ref
 from kernels.small_batch_ref import linear_add_ref, norm_gate_up_silu_ref, norm_linear_ref
 from kernels.tiled_projection import linear_add, norm_gate_up_silu, norm_linear
@@ -191,3 +191,16 @@ def test_a_share_of_the_outputs_is_split_until_there_are_programs_enough() -> No
     shapes = [(2048, 1024, False), (1536, 1024, True), (768, 1024, True), (1024, 128, False)]
     tiles = [choose_hopper_tile(*shape, num_rows=32, is_gated=is_gated) for *shape, is_gated in shapes]
     assert [tile and tile.num_splits for tile in tiles] == [4, 4, None, None]
+
+
+def test_a_program_whose_sums_alone_pass_the_default_shared_memory_is_no_tile() -> None:
+    """The output projection of 512 inputs: 32 KiB of buffers, and 17 KiB for sums that nobody asks for."""
+    assert choose_hopper_tile(1024, 512, num_rows=40) is None
+    few = choose_hopper_tile(1024, 512, num_rows=16)
+    assert few is not None
+    assert has_shared_memory(few, 1, is_gated=False)
+    many = choose_hopper_tile(1024, 1024, num_rows=40)
+    assert many is not None
+    assert has_shared_memory(many, 2, is_gated=False)
+    assert not has_shared_memory(many, 1, is_gated=False)
+    assert has_shared_memory(replace(many, num_splits=1), 1, is_gated=False)
