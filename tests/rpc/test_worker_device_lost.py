@@ -23,7 +23,7 @@ from worker_svc.errors import DeviceLostError
 def start_worker(config, group, on_lost):
     raise DeviceLostError("the device is lost: it was told to be")
 start.start_worker = start_worker
-sys.argv = ["worker_svc", "--model", "unused"]
+sys.argv = ["worker_svc", "--model", "hub/unused", "--port", "0"]
 __main__.main()
 """
 
