@@ -13,9 +13,11 @@ from scheduler_svc.engine.values import StepTimes
 
 _NEWEST_SHARE = 0.125
 """Share of the newest measurement in a running mean."""
-_COVER = 2.0
+_COVER = 4.0
 """How many round trips the steps in flight should last: round trips vary, and a step that takes over
-leaves none but itself in flight."""
+leaves none but itself in flight. At 2, where a device takes 570 us a step, leases are of two: 574 to 581 us
+a step come out and 430 to 470 of the worker's CPU; leases of four give 571 to 574 and 320 to 410
+(benchmarks/worker_round_trip.py, two cores of a Xeon)."""
 _LOST_SHARE = 0.03
 """With one step in flight every lease waits for a round trip: the share of its time that this may be."""
 

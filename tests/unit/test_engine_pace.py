@@ -11,11 +11,12 @@ from scheduler_svc.engine.pace import WorkerPace, lease_length
         (0.0, 10.0, 2, 1),  # nothing was measured
         (4.0, 0.0, 2, 1),
         (4.0, 0.5, 2, 1),  # a link of one machine
-        (1.0, 0.5, 2, 1),
-        (1.0, 0.6, 2, 2),
-        (4.0, 10.0, 2, 5),  # 5 ms each way: twice 10 ms are five steps
-        (4.0, 10.0, 3, 3),
-        (4.0, 10.0, 4, 2),
+        (2.0, 0.5, 2, 1),
+        (2.0, 0.6, 2, 2),
+        (0.6, 0.5, 2, 4),
+        (4.0, 10.0, 2, 10),  # 5 ms each way: four times 10 ms are ten steps
+        (4.0, 10.0, 3, 5),
+        (4.0, 10.0, 4, 4),
         (4.0, 10.0, 1, 16),  # 83 would lose 3 %
         (40.0, 1.0, 1, 1),
         (40.0, 2.0, 1, 2),
