@@ -11,7 +11,7 @@ import triton
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import MBarrierLayout, TensorDescriptor, gl, hopper_projection_kernel, runs_gluon
-from kernels.hopper_tiles import MOST_ROWS, HopperTile, choose_hopper_tile
+from kernels.hopper_tiles import MOST_ROWS, HopperTile, choose_hopper_tile, num_buffers
 from kernels.row_squares import check_squares
 from kernels.rows_behind import with_rows_behind
 
@@ -81,7 +81,7 @@ def hopper_projection(
 @cache
 def launch_constants(tile: HopperTile, num_outputs: int, num_inputs: int, is_gated: bool) -> dict[str, Any]:
     """Return those of the kernel's constants that tile and sizes decide."""
-    num_chunks = num_inputs // tile.num_splits // tile.block_inputs
+    row_buffers, weight_buffers = num_buffers(tile, num_inputs // tile.num_splits // tile.block_inputs)
     return {
         "I": num_inputs,
         "O": num_outputs,
@@ -89,8 +89,8 @@ def launch_constants(tile: HopperTile, num_outputs: int, num_inputs: int, is_gat
         "BLOCK_O": tile.block_outputs,
         "BLOCK_I": tile.block_inputs,
         "SPLITS": tile.num_splits,
-        "ROW_STAGES": min(tile.row_stages, num_chunks),
-        "WEIGHT_STAGES": min(tile.weight_stages, num_chunks),
+        "ROW_STAGES": row_buffers,
+        "WEIGHT_STAGES": weight_buffers,
         "IS_EARLY": tile.is_early,
         "IS_SWAPPED": tile.is_swapped,
         "IS_GATED": is_gated,

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, replace
 
-from kernels.tiled_config import is_large_weight
+from kernels.gpu import BARRIER_BYTES
+from kernels.tiled_config import MOST_SPLIT_OUTPUTS, is_large_weight
 
 MOST_ROWS = 256
 """Above, cuBLAS is as fast."""
-MOST_SPLIT_OUTPUTS = 2048
-"""More outputs make enough programs with fewer splits."""
 MOST_SPLITS = 4
 MIN_PROGRAMS = 64
 """Fewer, on an H200's 132 multiprocessors, have not been measured."""
@@ -16,8 +15,7 @@ MOST_CHUNKS = 48
 DEFAULT_SHARED_BYTES = 48 << 10
 """That a program has unless more is asked for."""
 SUM_BARRIER_BYTES = 1024
-BARRIERS_BYTES = 1024
-"""At least what a program's other barriers take."""
+"""What kernels/cluster_sum.py declares beside the sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,6 +146,11 @@ def choose_hopper_tile(
     return tile if can_start and num_tiles * tile.num_splits >= MIN_PROGRAMS else None
 
 
+def num_buffers(tile: HopperTile, num_chunks: int) -> tuple[int, int]:
+    """Tell how many buffers of rows, and of weights, a program of so many chunks of inputs has."""
+    return min(tile.row_stages, num_chunks), min(tile.weight_stages, num_chunks)
+
+
 def has_shared_memory(tile: HopperTile, num_chunks: int, *, is_gated: bool) -> bool:
     """Tell whether a program gets the shared memory it needs.
 
@@ -155,10 +158,9 @@ def has_shared_memory(tile: HopperTile, num_chunks: int, *, is_gated: bool) -> b
     declares does not count there: if only both together pass it, the launch fails.
     """
     num_columns = tile.block_outputs * (1 + is_gated)
-    num_held = min(tile.row_stages, num_chunks) * tile.block_rows
-    num_held += min(tile.weight_stages, num_chunks) * num_columns
-    buffer_bytes = num_held * tile.block_inputs * 2
+    row_buffers, weight_buffers = num_buffers(tile, num_chunks)
+    buffer_bytes = (row_buffers * tile.block_rows + weight_buffers * num_columns) * tile.block_inputs * 2
     if tile.num_splits == 1 or buffer_bytes >= DEFAULT_SHARED_BYTES:
         return True
     sum_bytes = SUM_BARRIER_BYTES + tile.block_rows * num_columns * 4
-    return buffer_bytes + BARRIERS_BYTES + sum_bytes <= DEFAULT_SHARED_BYTES
+    return buffer_bytes + BARRIER_BYTES + sum_bytes <= DEFAULT_SHARED_BYTES

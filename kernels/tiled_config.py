@@ -17,7 +17,7 @@ MAX_TILES = 512
 MAX_SPLIT_NUMBERS = 1 << 20
 """Of all sums that the splits of one launch leave, where choose_projection_tile chooses."""
 MOST_SPLIT_OUTPUTS = 2048
-"""More outputs make enough programs without splits, unless the weight is large."""
+"""More outputs make enough programs without splits, or with fewer, unless the weight is large."""
 LARGE_WEIGHT = 8 << 20
 """Numbers: 16 MiB in bfloat16, more than any of a layer of Qwen3-0.6B."""
 
