@@ -1,5 +1,6 @@
 """Leases on a GPU: the tokens of single steps, whatever ends within them, and the device's own times."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ PROMPTS = [RANDOM.integers(3, 320, length).tolist() for length in RANDOM.integer
 LANES = [4, 0, 7, 2, 8]
 NUM_STEPS = 12
 SEEDED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.95}
+PAUSE_SECONDS = 0.5
 
 
 def _prefilled(executor: Any, stop_ids: dict[int, int]) -> Epoch:
@@ -63,3 +65,17 @@ def test_the_device_tells_how_long_it_computed_and_waited(checkpoint_folder: Cal
     # Nothing was launched ahead, so that the device waited for each launch.
     assert all(0 < result.busy_time_ns < result.step_time_ns for result in results)
     assert all(result.idle_time_ns > 0 for result in results[1:])
+
+
+def test_the_device_is_idle_after_a_step_that_only_releases_a_lane(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    executor, _ = make_worker(checkpoint_folder("qwen3_gqa3"), batch_sizes=(4, 9), has_graphs=True)
+    epoch = _prefilled(executor, {})
+    epoch.decode(LANES, 2)
+    executor.launch(step(epoch.step_id + 1, [], released_lanes=int32([LANES[-1]]))).finish()
+    time.sleep(PAUSE_SECONDS)
+    rows = [(lane, 1, True) for lane in LANES[:-1]]
+    result = executor.launch(step(epoch.step_id + 2, rows)).finish()
+    assert 0 < result.busy_time_ns < 1e9 * PAUSE_SECONDS / 2
+    assert result.idle_time_ns > 1e9 * PAUSE_SECONDS / 2

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_svc.frontend.write_turns import WriteTurns
+from scheduler_svc.frontend.write_turns import _BURST_STREAMS, WriteTurns
 
 LIMIT_SECONDS = 5.0
 
@@ -39,11 +39,18 @@ async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
 def begin_burst(turns: WriteTurns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the burst last as long as the test."""
     monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
-    for _ in range(7):
+    for _ in range(_BURST_STREAMS - 1):
         turns.note_new_stream()
     assert not turns.is_burst
     turns.note_new_stream()
     assert turns.is_burst
+
+
+async def test_a_few_dozen_streams_at_once_wait_for_no_round() -> None:
+    turns = WriteTurns()
+    for _ in range(32):
+        await asyncio.wait_for(turns.take_in(), LIMIT_SECONDS)
+        assert not turns.is_burst
 
 
 async def seconds_of_turns(turns: WriteTurns, num_turns: int) -> float:

@@ -65,7 +65,8 @@ class FusedModelRunner:
         What is common, a decode step that was captured, goes without inference mode: it takes 4 us to
         enter, and two copies need none.
         """
-        if self._clock is not None:
+        if self._clock is not None and batch.num_rows:
+            # Not where lanes are only released: until the next step has rows the device has nothing to do.
             self._clock.begin()
         if batch.is_decode:
             num_rows = choose_batch_size(batch.num_rows, self._batch_sizes)
