@@ -26,7 +26,8 @@ from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
 from model.fused_step import ChosenTokens, FusedStep
 from model.projection import MostRows, Projection, Way, make_projection
-from model.residual_stream import ResidualStream, Workspace, chosen_memory, make_workspace
+from model.residual_stream import ResidualStream
+from model.workspace import Workspace, chosen_memory, make_workspace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +188,7 @@ class FusedDecoder:
 
     def _choose(self, chosen: ChosenTokens, stream: ResidualStream) -> ResidualStream:
         """Return the chosen tokens' residual: looked up like embeddings, behind all that is queued."""
-        residual_TE, num_chosen = stream.work.residual_TE, len(chosen.rows_R)
+        residual_TE, num_chosen = stream.whole(), len(chosen.rows_R)
         work = chosen_memory(self._memory).first(num_chosen)
         stream = ResidualStream(work, ranks=self._ranks, eps=self.config.rms_norm_eps)
         is_squared = self._layers[-1].qkv.way(num_chosen, ROW_LIMITS.qkv) is Way.TILED

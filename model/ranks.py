@@ -8,6 +8,26 @@ from typing import Protocol
 import torch
 
 
+class SharedRows(Protocol):
+    """A residual whose rows all ranks have, each row summed up by one rank while others compute.
+
+    For each sum a rank leaves its part of every other rank's rows, adds its own rows up, and awaits all
+    others' sums before it computes their next part. In stream order, like all that ranks do.
+    """
+
+    rows_TE: torch.Tensor
+    """They belong to ranks as row_cut.py cuts them."""
+
+    def leave(self, part_RE: torch.Tensor, *, owner: int) -> None:
+        """Copy this rank's part of another's rows to that one; it must stay until their sums are here."""
+
+    def add(self, part_RE: torch.Tensor, rows: slice) -> None:
+        """Add all ranks' parts to this rank's rows, in the ranks' order, and copy them to the others."""
+
+    def await_sums(self, owner: int) -> None:
+        """Have what is queued next wait for another rank's rows."""
+
+
 class Ranks(Protocol):
     """The ranks that hold a model together, as one of them sees them.
 
@@ -46,6 +66,9 @@ class Ranks(Protocol):
         Squares and result as all_reduce's.
         """
 
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> SharedRows | None:
+        """Allocate a residual of up to so many rows, of like's dtype and device, where steps are cut."""
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x, contiguous, of at least one dimension, of every rank, in a new first dimension."""
 
@@ -74,6 +97,10 @@ class OneRank:
         """Add x."""
         residual.add_(x)
         return False
+
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> SharedRows | None:  # noqa: ARG002
+        """There is nobody to share with."""
+        return None
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x as the only one."""

@@ -4,13 +4,14 @@ cuBLAS adds where it projects; up to some hundreds of rows go through kernels th
 gate or sum at once, and so do thousands, but for the sums. Where several ranks share the model, all leave
 their bare projections, and who sums those up adds the residual; of messages too long for that the first rank
 adds its projection to the residual, and the sum over all ranks is the next residual: no kernel more either
-way. Knows nothing about layers or attention.
+way. Of the largest steps each rank sums up rows of its own (cut_residual.py), and what reads the residual
+does so rows by rows, as they come. Knows nothing about layers or attention.
 
 Shapes: T rows, I inputs, O outputs, E hidden, X = (H + 2K) * D projected, H query heads, K KV heads, D
 head dim, F intermediate, G = 2 * F, J sums of squares of a row.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -21,66 +22,15 @@ from kernels.large_projection_ref import Heads
 from kernels.logit_summary import LogitSummary
 from kernels.qkv_rows import QkvRows
 from kernels.qkv_store import qkv_store
-from kernels.row_squares import SQUARES_CHUNK, num_sums, sum_squares
+from kernels.row_squares import SQUARES_CHUNK, sum_squares
 from kernels.silu_mul import silu_mul
 from kernels.streamed_projection import streamed_projection
-from kernels.tiled_config import ProjectionTile, ProjectionWorkspace, make_projection_workspace
-from model.decoder import CausalLM
+from kernels.tiled_config import ProjectionTile
+from model.cut_residual import ALL_ROWS, CutResidual
 from model.forward_context import KvCache
 from model.projection import Projection, Way
 from model.ranks import Ranks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
-    """Memory for one step's activations; its first rows serve a smaller step."""
-
-    residual_TE: torch.Tensor
-    normed_TE: torch.Tensor
-    qkv_TX: torch.Tensor
-    q_THD: torch.Tensor
-    attended_THD: torch.Tensor
-    gate_up_TG: torch.Tensor
-    gated_TF: torch.Tensor
-    squares_TJ: torch.Tensor
-    """float32: the residual's sums of squares."""
-    splits: ProjectionWorkspace
-
-    def first(self, num_tokens: int) -> "Workspace":
-        """Return views of the first rows."""
-        rows: dict[str, Any] = {
-            name: value[:num_tokens]
-            for name in self.__dataclass_fields__
-            if isinstance(value := getattr(self, name), torch.Tensor)
-        }
-        return replace(self, **rows)
-
-
-def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:
-    """Allocate for this many tokens, on the model's device."""
-    config, like = model.config, model.embedding.weight
-    num_heads, num_kv_heads, head_dim = config.num_heads, config.num_kv_heads, config.head_dim
-
-    def rows(*shape: int) -> torch.Tensor:
-        # Rows that a padded step leaves out are computed with the others: they begin as numbers.
-        return like.new_zeros((num_tokens, *shape))
-
-    return Workspace(
-        residual_TE=rows(config.hidden_size),
-        normed_TE=rows(config.hidden_size),
-        qkv_TX=rows((num_heads + 2 * num_kv_heads) * head_dim),
-        q_THD=rows(num_heads, head_dim),
-        attended_THD=rows(num_heads, head_dim),
-        gate_up_TG=rows(2 * config.intermediate_size),
-        gated_TF=rows(config.intermediate_size),
-        squares_TJ=rows(num_sums(config.hidden_size)).float(),
-        splits=make_projection_workspace(device=like.device),
-    )
-
-
-def chosen_memory(memory: Workspace) -> Workspace:
-    """Return the same memory for chosen rows of what its residual holds: they go where no residual lies."""
-    return replace(memory, residual_TE=memory.normed_TE, normed_TE=memory.residual_TE)
+from model.workspace import Workspace
 
 
 class ResidualStream:
@@ -95,6 +45,17 @@ class ResidualStream:
         """Whether the next kernel may start early: behind a communication, where that says so."""
         self._has_squares = False
         """Whether the sums of squares are the residual's."""
+        self._cut = CutResidual.of(work.shared, len(work.residual_TE), ranks)
+
+    def whole(self) -> torch.Tensor:
+        """Return the residual, all rows there for what is queued next."""
+        for _ in self._arriving():
+            pass
+        return self.work.residual_TE
+
+    def _arriving(self) -> Iterable[slice]:
+        """Give the residual's rows, as they are there for what is queued next."""
+        return (ALL_ROWS,) if self._cut is None else self._cut.arriving()
 
     def take_squares(self) -> torch.Tensor:
         """Return squares_TJ for who writes the residual with its sums of squares."""
@@ -103,9 +64,9 @@ class ResidualStream:
 
     def normed(self, norm_E: torch.Tensor) -> torch.Tensor:
         """Return the normalized residual."""
-        work, is_dependent = self.work, self._take_dependence()
+        residual_TE, out_TE = self.whole(), self.work.normed_TE
         return add_rms_norm(
-            work.residual_TE, None, norm_E, self._eps, out=work.normed_TE, is_dependent=is_dependent
+            residual_TE, None, norm_E, self._eps, out=out_TE, is_dependent=self._take_dependence()
         )
 
     def project(
@@ -131,7 +92,7 @@ class ResidualStream:
         if way is Way.TILED:
             norm["workspace"] = self.work.splits
         kernels.norm_linear(
-            self.work.residual_TE,
+            self.whole(),
             weight_OI=projection.weight_OI,
             eps=self._eps,
             out=out_TO,
@@ -142,7 +103,8 @@ class ResidualStream:
 
     def project_raw(self, projection: Projection, *, out_TO: torch.Tensor) -> None:
         """Write the projection of the residual by cuBLAS; the norm is left to who reads it."""
-        projection(self.work.residual_TE, out_TO)
+        for rows in self._arriving():
+            projection(self.work.residual_TE[rows], out_TO[rows])
         self.is_after_kernel = True
 
     def store_heads(
@@ -152,7 +114,7 @@ class ResidualStream:
         assert projection.has_norm, "the norm in front is in the weight"
         squares_RJ = self._squares()
         qkv_store(
-            self.work.residual_TE,
+            self.whole(),
             projection.weight_OI,
             self._eps,
             rows,
@@ -166,29 +128,38 @@ class ResidualStream:
     def project_gated(self, norm_E: torch.Tensor, gate_up: Projection, *, way: Way) -> None:
         """Write silu(gate) * up of the normalized residual to the workspace."""
         work = self.work
-        if way is Way.CUBLAS and gate_up.can_scale_after:
-            self.project_raw(gate_up, out_TO=work.gate_up_TG)
-            scaling: dict[str, Any] = {"residual_TE": work.residual_TE, "eps": self._eps}
-            silu_mul(work.gate_up_TG, work.gated_TF, **scaling, is_dependent=True)
+        if way is Way.LARGE or (way is Way.CUBLAS and gate_up.can_scale_after):
+            for rows in self._arriving():
+                self._project_gated_rows(rows, gate_up, way=way)
             return
         if way is Way.CUBLAS:
             gate_up(self.normed(norm_E), work.gate_up_TG)
             silu_mul(work.gate_up_TG, work.gated_TF, is_dependent=True)
             return
-        if way is Way.LARGE:
-            rows, is_dependent = (work.residual_TE, gate_up.weight_OI), self._take_dependence()
-            large_projection.norm_gate_up_silu(*rows, self._eps, work.gated_TF, is_dependent=is_dependent)
-            return
         kernels = small_batch if way is Way.FEW_ROWS else tiled_projection
         norm = self._norm(norm_E, gate_up, way)
         kernels.norm_gate_up_silu(
-            work.residual_TE,
+            self.whole(),
             weight_XI=gate_up.weight_OI,
             eps=self._eps,
             out=work.gated_TF,
             is_dependent=self._take_dependence(),
             **norm,
         )
+
+    def _project_gated_rows(self, rows: slice, gate_up: Projection, *, way: Way) -> None:
+        """Do project_gated for some rows, whose norm is not applied in front."""
+        residual_TE, gated_TF = self.work.residual_TE[rows], self.work.gated_TF[rows]
+        if way is Way.LARGE:
+            is_dependent = self._take_dependence()
+            large_projection.norm_gate_up_silu(
+                residual_TE, gate_up.weight_OI, self._eps, gated_TF, is_dependent=is_dependent
+            )
+            return
+        gate_up_TG = self.work.gate_up_TG[rows]
+        gate_up(residual_TE, gate_up_TG)
+        self.is_after_kernel = True
+        silu_mul(gate_up_TG, gated_TF, residual_TE=residual_TE, eps=self._eps, is_dependent=True)
 
     def project_heads(
         self,
@@ -203,32 +174,43 @@ class ResidualStream:
         Without queries, keys and values are written to the cache only.
         """
         num_queries = 0 if has_queries else rows.q_THD[0].numel()
-        heads = Heads(
-            positions_R=rows.positions_T,
-            cos_sin_PD=rows.cos_sin_PD,
-            q_weight_D=rows.q_norm_D,
-            k_weight_D=rows.k_norm_D,
-            eps=rows.eps,
-            key_cache_NSKD=cache[0],
-            value_cache_NSKD=cache[1],
-            slot_mapping_R=rows.slot_mapping_T,
-            out_q_RHD=rows.q_THD if has_queries else rows.q_THD[:, :0],
-            out_RX=rows.qkv_TX[:, num_queries:],
-            is_in_place=has_queries,
-        )
-        large_projection.norm_qkv_rotate(
-            self.work.residual_TE,
-            qkv.weight_OI[num_queries:],
-            self._eps,
-            heads,
-            is_dependent=self._take_dependence(),
-        )
+        q_THD = rows.q_THD if has_queries else rows.q_THD[:, :0]
+        for some in self._arriving():
+            heads = Heads(
+                positions_R=rows.positions_T[some],
+                cos_sin_PD=rows.cos_sin_PD,
+                q_weight_D=rows.q_norm_D,
+                k_weight_D=rows.k_norm_D,
+                eps=rows.eps,
+                key_cache_NSKD=cache[0],
+                value_cache_NSKD=cache[1],
+                slot_mapping_R=rows.slot_mapping_T[some],
+                out_q_RHD=q_THD[some],
+                out_RX=rows.qkv_TX[some, num_queries:],
+                is_in_place=has_queries,
+            )
+            large_projection.norm_qkv_rotate(
+                self.work.residual_TE[some],
+                qkv.weight_OI[num_queries:],
+                self._eps,
+                heads,
+                is_dependent=self._take_dependence(),
+            )
 
     def add(self, projection: Projection, x_TI: torch.Tensor, *, way: Way) -> None:
         """Add the projection of x, of all ranks' x, to the residual."""
         ranks, residual_TE, bare_TE = self._ranks, self.work.residual_TE, self.work.normed_TE
         if ranks.size == 1:
             self._add(projection, x_TI, way=way)
+            return
+        if self._cut is not None:
+
+            def leave(rows: slice) -> torch.Tensor:
+                self._leave(projection, x_TI[rows], bare_TE[rows], way=way)
+                return bare_TE[rows]
+
+            self._cut.add(leave)
+            self.is_after_kernel = self._has_squares = False
             return
         is_squared = way is Way.TILED and residual_TE.shape[1] % SQUARES_CHUNK == 0
         squares_TJ = self.work.squares_TJ if is_squared else None
@@ -293,6 +275,6 @@ class ResidualStream:
         """Return the residual's sums of squares."""
         if not self._has_squares:
             is_dependent = self._take_dependence()
-            sum_squares(self.work.residual_TE, out=self.work.squares_TJ, is_dependent=is_dependent)
+            sum_squares(self.whole(), out=self.work.squares_TJ, is_dependent=is_dependent)
         self._has_squares = True
         return self.work.squares_TJ

@@ -10,6 +10,9 @@ from typing import TypeVar
 
 import torch
 
+from kernels.rank_parts import add_parts_ref
+from model.row_cut import cut_rows
+
 Result = TypeVar("Result")
 LIMIT_SECONDS = 110.0
 
@@ -39,9 +42,37 @@ class ThreadRank:
         residual.add_(self.all_gather(x).sum(0))
         return False
 
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> "ThreadRows | None":
+        """Where so few are cut at all."""
+        if not cut_rows(num_rows, num_hidden * like.itemsize, num_ranks=self.size):
+            return None
+        return ThreadRows(like.new_zeros(num_rows, num_hidden), self.rank, self._meeting)
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         assert x.is_contiguous()
         return torch.stack(self._meeting.exchange(self.rank, x))
+
+
+class ThreadRows:
+    """A residual whose rows each rank sums up a part of."""
+
+    def __init__(self, rows_TE: torch.Tensor, rank: int, meeting: "Meeting") -> None:
+        self.rows_TE, self._rank, self._meeting = rows_TE, rank, meeting
+
+    def leave(self, part_RE: torch.Tensor, *, owner: int) -> None:
+        self._meeting.parts[self._rank, owner] = part_RE.clone()
+
+    def add(self, part_RE: torch.Tensor, rows: slice) -> None:
+        self._meeting.wait()
+        parts = self._meeting.parts
+        others = [parts.pop((rank, self._rank)) for rank in range(self._meeting.size) if rank != self._rank]
+        self.rows_TE[rows] = add_parts_ref(self.rows_TE[rows], part_RE, torch.stack(others), rank=self._rank)
+        self._meeting.sums[self._rank] = rows, self.rows_TE[rows].clone()
+
+    def await_sums(self, owner: int) -> None:
+        self._meeting.wait()
+        rows, sums_RE = self._meeting.sums[owner]
+        self.rows_TE[rows] = sums_RE
 
 
 class Meeting:
@@ -51,6 +82,9 @@ class Meeting:
         self.size = size
         self.num_exchanged = 0
         """Numbers that each rank gave away so far."""
+        self.parts: dict[tuple[int, int], torch.Tensor] = {}
+        """By who left it and whose rows it is of."""
+        self.sums: dict[int, tuple[slice, torch.Tensor]] = {}
         self._tensors: list[torch.Tensor] = [torch.empty(0)] * size
         self._barrier = threading.Barrier(size, timeout=LIMIT_SECONDS)
         self.turn = threading.Lock()
@@ -60,13 +94,14 @@ class Meeting:
         self._tensors[rank] = x.clone()
         if rank == 0:
             self.num_exchanged += x.numel()
-        self._wait()
+        self.wait()
         everyones = list(self._tensors)
         # Nobody leaves the next one before all have taken these.
-        self._wait()
+        self.wait()
         return everyones
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
+        """Wait until all ranks do."""
         self.turn.release()
         try:
             self._barrier.wait()

@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 -m tests.gpu.rank_sums
 
-Integers, which bfloat16 adds exactly: every rank compares every sum, and fails where one is wrong. Launched
-once, then captured and replayed. Holds no tests.
+Integers, which bfloat16 adds exactly: every rank compares every sum, and fails where one is wrong. Messages
+are launched once, then captured and replayed; then rows of which each rank sums up its own. Holds no tests.
 """
 
 import random
@@ -12,14 +12,18 @@ import time
 import torch
 
 from benchmarks.join_torchrun import join_torchrun
+from model.cut_residual import CutResidual
+from model.row_cut import LEAST_ROWS
 from tests.ending_ranks import end_with_parent
 from tests.rank_progress import RankProgress
 from worker_svc.runner.cuda_graphs import CudaGraphs
 from worker_svc.tp.symmetric_ranks import ALIGNMENT_BYTES, MAILBOX_BYTES, SymmetricRanks, Way
 
 NUM_GRAPHS, NUM_MESSAGES, NUM_REPLAYS = 6, 60, 20
-MOST_CYCLES = 20_000
+MOST_CYCLES, MOST_ROW_CYCLES = 20_000, 1_000_000
 MOST_SECONDS = 0.003
+NUM_STEPS, NUM_ADDED = 20, 10
+MOST_ROWS, HIDDEN = LEAST_ROWS + 4000, 4096
 SIZES_BYTES = (16, 2 << 10, 8 << 10, 100_000, 512 << 10, 2 << 20)
 """The most; and some more than the mailbox holds."""
 
@@ -64,6 +68,51 @@ class Messages:
             out.zero_()
 
 
+class Rows:
+    """Steps whose rows are cut: to a residual all ranks' numbers are added again and again."""
+
+    def __init__(self, ranks: SymmetricRanks, device: torch.device) -> None:
+        """Map the largest step's residual."""
+        self._ranks, self._device = ranks, device
+        like = torch.empty(0, dtype=torch.bfloat16, device=device)
+        shared = ranks.share_rows(MOST_ROWS, HIDDEN, like=like)
+        assert shared is not None, "steps of so many rows are not cut"
+        self._shared = shared
+
+    def check(self, seed: int) -> None:
+        """Run one step, of a size that all ranks share, and compare what each sum left."""
+        shared, own, ranks = random.Random(seed), random.Random(f"{seed}/{self._ranks.rank}"), self._ranks
+        num_rows = shared.randint(LEAST_ROWS, MOST_ROWS)
+        generator = torch.Generator(self._device).manual_seed(seed)
+        shape = (ranks.size, num_rows, HIDDEN)
+        numbers = torch.randint(-8, 9, shape, generator=generator, device=self._device).bfloat16()
+        residual, bare = self._shared.rows_TE[:num_rows], torch.empty_like(numbers[0])
+        residual.zero_()
+        cut = CutResidual.of(self._shared, num_rows, ranks)
+        assert cut is not None
+
+        def make_part(rows: slice) -> torch.Tensor:
+            _delay(own)
+            return torch.mul(numbers[ranks.rank, rows], 1, out=bare[rows])
+
+        seen = []
+        for _ in range(NUM_ADDED):
+            cut.add(make_part)
+            seen.append(torch.empty_like(residual))
+            for rows in cut.arriving():
+                _delay(own)
+                seen[-1][rows] = residual[rows]
+        for index, sums in enumerate(seen):
+            assert torch.equal(sums, numbers.sum(0) * (index + 1)), (
+                f"step {seed}, {num_rows} rows, sum {index}"
+            )
+
+
+def _delay(own: random.Random) -> None:
+    if own.random() < 0.3:
+        torch.cuda._sleep(own.randint(0, MOST_ROW_CYCLES))  # type: ignore[no-untyped-call]
+
+
 def main() -> None:
     """Run all graphs."""
     end_with_parent()
@@ -85,6 +134,9 @@ def main() -> None:
             if replay % 3 == 0:
                 messages.check()
         messages.check()
+    rows = Rows(ranks, device)
+    for seed in range(NUM_STEPS):
+        rows.check(seed)
     progress.tell("all sums are right")
     torch.distributed.destroy_process_group()
 

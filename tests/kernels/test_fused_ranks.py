@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernels.attention_backend import make_attention_backend
+from model import row_cut
 from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from model.ranks import Ranks
@@ -68,10 +69,10 @@ def run(executor: StepExecutor) -> list[list[int]]:
             max_total_tokens=BLOCK_SIZE,
             sampling=sampling(**params),
         )
-        for lane, prompt, params in ((0, [5, 300, 110, 17], {}), (1, [250, 7], LIMITED), (1, [9], DRAWN))
+        for lane, prompt, params in ((0, [5, 300, 110, 17, 44], {}), (1, [250, 7], LIMITED), (1, [9], DRAWN))
     )
     steps = (
-        step(1, [(0, 4, True)], admissions=(first,)),
+        step(1, [(0, 5, True)], admissions=(first,)),
         step(2, [(0, 1, True)]),
         step(3, [(0, 1, True), (1, 2, True)], admissions=(second,)),
         step(4, [(0, 1, True), (1, 1, True)]),
@@ -98,5 +99,10 @@ def test_ranks_give_the_tokens_of_a_whole_model(
     def run_rank(rank: Ranks) -> list[list[int]]:
         return run(make_executor(folder, rank))
 
+    assert run_ranks(3, run_rank) == [expected] * 3
+    # The first step and the third are cut: two, two and one row, and one each.
+    monkeypatch.setattr(row_cut, "LEAST_ROWS", 3)
+    monkeypatch.setattr(row_cut, "LEAST_BYTES", 1)
+    monkeypatch.setattr(row_cut, "UNIT", 1)
     assert run_ranks(3, run_rank) == [expected] * 3
     assert len({token for tokens in expected for token in tokens}) > 3

@@ -9,7 +9,8 @@ from kernels.silu_mul import silu_mul_ref
 from kernels.tiled_config import make_projection_workspace
 from model.projection import Projection, Way
 from model.ranks import OneRank
-from model.residual_stream import ResidualStream, Workspace
+from model.residual_stream import ResidualStream
+from model.workspace import Workspace
 
 NUM_ROWS, HIDDEN = 3, 64
 EPS = 1e-6
@@ -25,6 +26,7 @@ def make_workspace(dtype: torch.dtype) -> Workspace:
     tensors = {field.name: torch.zeros(NUM_ROWS, HIDDEN, dtype=dtype) for field in fields(Workspace)}
     tensors["gate_up_TG"] = torch.zeros(NUM_ROWS, 2 * HIDDEN, dtype=dtype)
     tensors["splits"] = make_projection_workspace(device="cpu", num_numbers=16)  # type: ignore[assignment]
+    tensors["shared"] = None  # type: ignore[assignment]
     return Workspace(**tensors)  # type: ignore[arg-type]
 
 

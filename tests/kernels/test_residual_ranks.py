@@ -9,7 +9,8 @@ from kernels.row_squares import sum_squares_ref
 from kernels.small_batch_ref import norm_linear_ref
 from kernels.tiled_config import make_projection_workspace
 from model.projection import Projection, Way
-from model.residual_stream import ResidualStream, Workspace
+from model.residual_stream import ResidualStream
+from model.workspace import Workspace
 
 NUM_ROWS, HIDDEN = 17, 64
 EPS = 1e-12
@@ -50,6 +51,9 @@ class SquaringRanks:
             self.num_squared += 1
         return self._is_squaring
 
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> None:
+        """Steps this small are not cut."""
+
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         return torch.stack((torch.zeros_like(x), x))
 
@@ -63,6 +67,7 @@ def make_workspace() -> Workspace:
     tensors = {field.name: torch.zeros(NUM_ROWS, HIDDEN) for field in fields(Workspace)}
     tensors["squares_TJ"] = torch.zeros(NUM_ROWS, 2)
     tensors["splits"] = make_projection_workspace(device="cpu", num_numbers=2**12)  # type: ignore[assignment]
+    tensors["shared"] = None  # type: ignore[assignment]
     return Workspace(**tensors)  # type: ignore[arg-type]
 
 

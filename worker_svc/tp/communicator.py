@@ -6,6 +6,8 @@ The default process group has been joined before. Knows nothing about models or 
 import torch
 from torch import distributed
 
+from model.ranks import SharedRows
+
 # Its name until torch 2.12.
 _all_gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
 
@@ -36,6 +38,10 @@ class DistributedRanks:
         distributed.all_reduce(x)
         residual.add_(x)
         return False
+
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> SharedRows | None:  # noqa: ARG002
+        """Ranks do not reach each other's memory."""
+        return None
 
     def all_gather(self, x: torch.Tensor) -> torch.Tensor:
         """Return x of every rank, in a new first dimension."""

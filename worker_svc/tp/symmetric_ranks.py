@@ -19,10 +19,14 @@ from torch.distributed import _symmetric_memory
 from kernels import all_reduce as pushed
 from kernels.all_reduce import Mailbox, mailbox_words, make_mailbox
 from model.ranks import Ranks
+from model.row_cut import cut_rows, most_rows_of_one
 from worker_svc.tp.communicator import DistributedRanks
+from worker_svc.tp.symmetric_rows import SymmetricRows
 
 SIZES = (2, 4, 8)
 """Other numbers of ranks add up in an order of their own on each rank."""
+SHARING_SIZES = (2,)
+"""Measured; others leave large messages to NCCL."""
 DTYPES = (torch.bfloat16, torch.float32)
 ALIGNMENT_BYTES = 16
 BUFFER_BYTES = 2 << 20
@@ -124,6 +128,15 @@ class SymmetricRanks(DistributedRanks):
         """Add x's sum over all ranks to the residual; squares come, too, and a kernel may overlap."""
         pushed.all_reduce(x, self.mailbox, residual=residual, squares_RJ=squares, is_dependent=True)
         return True
+
+    def share_rows(self, num_rows: int, num_hidden: int, *, like: torch.Tensor) -> SymmetricRows | None:
+        """Map a residual of up to so many rows, on all ranks at once, where steps of such rows are cut."""
+        if self.size not in SHARING_SIZES or not cut_rows(
+            num_rows, num_hidden * like.itemsize, num_ranks=self.size
+        ):
+            return None
+        most_owned = most_rows_of_one(num_rows, self.size)
+        return SymmetricRows((num_rows, num_hidden), most_owned, like=like)
 
     def all_reduce_by(self, way: Way, x: torch.Tensor, *, squares: torch.Tensor | None = None) -> None:
         """Replace x by its sum over all ranks in a given way, which can take it; squares by PUSHED only."""
