@@ -4,7 +4,7 @@ Where to begin, in the order of a layer; what these import lies beside them:
 
 - attention: attention_backend.py chooses, paged_attention.py is plain PyTorch, triton_attention.py ours;
 - in front of attention: qkv_decode.py joins it with attention for decode rows, qkv_store.py with the QKV
-  projection for up to hundreds of rows, qk_norm_rope.py stands alone;
+  projection for up to hundreds of rows, by hopper_heads.py where that fits, qk_norm_rope.py stands alone;
 - projections with what stands around them: small_batch.py up to 32 rows, tiled_projection.py up to
   hundreds, by hopper_projection.py where that fits, large_projection.py up to thousands, cpu_linear.py on
   CPUs;

@@ -17,17 +17,20 @@ try:
     from triton.experimental.gluon.language.nvidia.hopper.mbarrier import MBarrierLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+    from kernels.hopper_heads_kernel import hopper_heads_kernel
     from kernels.hopper_prefill_kernel import hopper_prefill_kernel
     from kernels.hopper_projection_kernel import hopper_projection_kernel
     from kernels.large_gate_kernel import large_gate_kernel
     from kernels.large_qkv_kernel import large_qkv_kernel
 except ImportError:  # a Triton without Gluon, or with another one
     gl = MBarrierLayout = TensorDescriptor = None
-    hopper_prefill_kernel = hopper_projection_kernel = large_gate_kernel = large_qkv_kernel = None
+    hopper_heads_kernel = hopper_prefill_kernel = hopper_projection_kernel = None
+    large_gate_kernel = large_qkv_kernel = None
 
 __all__ = [
-    "MBarrierLayout", "TensorDescriptor", "describe_tiles", "gl", "hopper_prefill_kernel",
-    "hopper_projection_kernel", "large_gate_kernel", "large_qkv_kernel", "runs_gluon",
+    "MBarrierLayout", "TensorDescriptor", "describe_tiles", "gl", "hopper_heads_kernel",
+    "hopper_prefill_kernel", "hopper_projection_kernel", "large_gate_kernel", "large_qkv_kernel",
+    "runs_gluon",
 ]  # fmt: skip
 
 

@@ -62,10 +62,10 @@ def hopper_projection(
     weight_block = (*weights.shape[:-2], tile.block_outputs, tile.block_inputs)
     num_tiles = triton.cdiv(num_rows, tile.block_rows) * (num_outputs // tile.block_outputs)
     hopper_projection_kernel[(num_tiles,)](
-        _describe(
+        describe(
             with_rows_behind(x_RI, tile.block_rows), (tile.block_rows, tile.block_inputs), tile.num_splits
         ),
-        _describe(weights, weight_block, tile.num_splits),
+        describe(weights, weight_block, tile.num_splits),
         *(weight_OI, out_RO),
         *((None, squares_RJ) if is_added else (squares_RJ, None)),
         *(out_RO.stride(0), num_rows, eps),
@@ -94,11 +94,11 @@ def launch_constants(tile: HopperTile, num_outputs: int, num_inputs: int, is_gat
         "IS_EARLY": tile.is_early,
         "IS_SWAPPED": tile.is_swapped,
         "IS_GATED": is_gated,
-        **_layouts(tile, num_inputs, is_gated),
+        **layouts(tile, num_inputs, is_gated=is_gated),
     }
 
 
-def _layouts(tile: HopperTile, num_inputs: int, is_gated: bool) -> dict[str, Any]:
+def layouts(tile: HopperTile, num_inputs: int, *, is_gated: bool) -> dict[str, Any]:
     """Return how a program's warps hold its tensors.
 
     Programs of a cluster hold the same, but for what they store: each its own part of the rows.
@@ -139,5 +139,6 @@ def _shared(block: list[int], num_splits: int) -> Any:
     )
 
 
-def _describe(numbers: torch.Tensor, block: tuple[int, ...], num_splits: int) -> Any:
+def describe(numbers: torch.Tensor, block: tuple[int, ...], num_splits: int) -> Any:
+    """Return what the copy engine fills shared memory by, of each program of a cluster its own."""
     return TensorDescriptor.from_tensor(numbers, list(block), _shared(list(block), num_splits))

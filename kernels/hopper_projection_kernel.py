@@ -28,7 +28,14 @@ read_ahead = gluon.jit(_read_ahead.fn)
 
 
 @gluon.jit
-def _allocate(
+def place_tile(num_rows, BLOCK_R: gl.constexpr, BLOCK_O: gl.constexpr):
+    """Return this program's first row and its first column; neighbours share weights."""
+    num_row_blocks = gl.cdiv(num_rows, BLOCK_R)
+    return gl.program_id(0) % num_row_blocks * BLOCK_R, gl.program_id(0) // num_row_blocks * BLOCK_O
+
+
+@gluon.jit
+def allocate_buffers(
     source, ROWS: gl.constexpr, BLOCK_I: gl.constexpr, STAGES: gl.constexpr, IS_PAIR: gl.constexpr,
     BARRIER: gl.constexpr,
 ):  # fmt: skip
@@ -76,7 +83,7 @@ def _product(rows, weight, acc, USE_ACC: gl.constexpr, IS_SWAPPED: gl.constexpr)
 
 
 @gluon.jit
-def _multiply(
+def multiply(
     rows, weights, row_bars, row_bufs, weight_bars, weight_bufs, row, column, first_inner,
     NUM_CHUNKS: gl.constexpr, BLOCK_R: gl.constexpr, BLOCK_I: gl.constexpr,
     IS_GATED: gl.constexpr, IS_SWAPPED: gl.constexpr, PRODUCT: gl.constexpr, MATRIX: gl.constexpr,
@@ -112,9 +119,10 @@ def _multiply(
 
 
 @gluon.jit
-def _load_squares(
+def load_squares(
     squares_ptr, first_row, num_rows, NUM_SUMS: gl.constexpr, R: gl.constexpr, LAYOUT: gl.constexpr
 ):
+    """Return the sums of squares of a tile's rows."""
     row = first_row + gl.arange(0, R, gl.SliceLayout(1, LAYOUT))
     chunk = gl.arange(0, LAYOUT.size_per_thread[1] * 2, gl.SliceLayout(0, LAYOUT))
     at = squares_ptr + row[:, None] * NUM_SUMS + chunk[None, :]
@@ -122,7 +130,7 @@ def _load_squares(
 
 
 @gluon.jit
-def _join(out, rank, SPLITS: gl.constexpr, LAYOUT: gl.constexpr, IS_SWAPPED: gl.constexpr):
+def join(out, rank, SPLITS: gl.constexpr, LAYOUT: gl.constexpr, IS_SWAPPED: gl.constexpr):
     """Return the sums over all inputs, rows first."""
     if IS_SWAPPED:
         out = gl.permute(out, (1, 0))
@@ -163,30 +171,38 @@ def _store_squares(
 
 
 @gluon.jit
-def _begin(
-    rows, weights, weight_ptr, row_bars, row_bufs, weight_bars, weight_bufs, first_row, first_column,
-    first_inner, NUM_CHUNKS: gl.constexpr, I: gl.constexpr, O: gl.constexpr,  # noqa: E741
+def begin_weights(
+    rows, weights, weight_ptr, row_bars, weight_bars, weight_bufs, first_row, first_column, first_inner,
+    NUM_CHUNKS: gl.constexpr, I: gl.constexpr, O: gl.constexpr,  # noqa: E741
     BLOCK_O: gl.constexpr, BLOCK_I: gl.constexpr,
     IS_EARLY: gl.constexpr, IS_GATED: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
-    """Fill the buffers: with weights, constants, at once; with rows when the kernels in front have ended."""
+    """Fill the buffers of weights, constants, while the kernels in front run."""
     HELD: gl.constexpr = len(weight_bufs)
     if PDL and IS_EARLY:
         gdc_launch_dependents()
     for chunk in gl.static_range(HELD):
         inner = first_inner + chunk * BLOCK_I
         _copy_weights(weights, first_column, inner, weight_bars[chunk], weight_bufs[chunk], IS_GATED)
-    for chunk in gl.static_range(len(row_bufs)):
+    for chunk in gl.static_range(len(row_bars)):
         mbarrier.expect(row_bars[chunk], rows.block_type.nbytes)
+    if PDL and HELD < NUM_CHUNKS:
+        ITEM_BYTES: gl.constexpr = weights.dtype.primitive_bitwidth // 8
+        num_columns = gl.where(first_row == 0, BLOCK_O, 0)
+        first_ptr = weight_ptr + first_column.to(gl.int64) * I + first_inner + HELD * BLOCK_I
+        NUM_BYTES: gl.constexpr = (NUM_CHUNKS - HELD) * BLOCK_I * ITEM_BYTES
+        read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_BYTES)
+        if IS_GATED:
+            read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_BYTES)
+
+
+@gluon.jit
+def begin_rows(
+    rows, row_bars, row_bufs, first_row, first_inner,
+    BLOCK_I: gl.constexpr, IS_EARLY: gl.constexpr, PDL: gl.constexpr,
+):  # fmt: skip
+    """Wait until the kernels in front have ended, and fill the buffers of rows."""
     if PDL:
-        if HELD < NUM_CHUNKS:
-            ITEM_BYTES: gl.constexpr = weights.dtype.primitive_bitwidth // 8
-            num_columns = gl.where(first_row == 0, BLOCK_O, 0)
-            first_ptr = weight_ptr + first_column.to(gl.int64) * I + first_inner + HELD * BLOCK_I
-            NUM_BYTES: gl.constexpr = (NUM_CHUNKS - HELD) * BLOCK_I * ITEM_BYTES
-            read_ahead(first_ptr, num_columns, I * ITEM_BYTES, NUM_BYTES)
-            if IS_GATED:
-                read_ahead(first_ptr + O * I, num_columns, I * ITEM_BYTES, NUM_BYTES)
         gdc_wait()
     for chunk in gl.static_range(len(row_bufs)):
         inner = first_inner + chunk * BLOCK_I
@@ -208,18 +224,17 @@ def hopper_projection_kernel(
     """One program: BLOCK_O outputs of BLOCK_R rows, over one split of the inputs."""
     N: gl.constexpr = 2 * BLOCK_O if IS_GATED else BLOCK_O
     NUM_CHUNKS: gl.constexpr = I // SPLITS // BLOCK_I
-    num_row_blocks = gl.cdiv(num_rows, BLOCK_R)  # neighbours share weights
-    first_row = gl.program_id(0) % num_row_blocks * BLOCK_R
-    first_column = gl.program_id(0) // num_row_blocks * BLOCK_O
+    first_row, first_column = place_tile(num_rows, BLOCK_R, BLOCK_O)
     rank = cluster_rank() if SPLITS > 1 else 0
-    row_bars, row_bufs = _allocate(rows, BLOCK_R, BLOCK_I, ROW_STAGES, False, BARRIER)
-    weight_bars, weight_bufs = _allocate(weights, BLOCK_O, BLOCK_I, WEIGHT_STAGES, IS_GATED, BARRIER)
+    row_bars, row_bufs = allocate_buffers(rows, BLOCK_R, BLOCK_I, ROW_STAGES, False, BARRIER)
+    weight_bars, weight_bufs = allocate_buffers(weights, BLOCK_O, BLOCK_I, WEIGHT_STAGES, IS_GATED, BARRIER)
     begin_sums(BLOCK_R * N * 4, SPLITS)
     first_inner = rank * (I // SPLITS)
-    _begin(
-        rows, weights, weight_ptr, row_bars, row_bufs, weight_bars, weight_bufs, first_row, first_column,
-        first_inner, NUM_CHUNKS, I, O, BLOCK_O, BLOCK_I, IS_EARLY, IS_GATED, PDL,
+    begin_weights(
+        rows, weights, weight_ptr, row_bars, weight_bars, weight_bufs, first_row, first_column, first_inner,
+        NUM_CHUNKS, I, O, BLOCK_O, BLOCK_I, IS_EARLY, IS_GATED, PDL,
     )  # fmt: skip
+    begin_rows(rows, row_bars, row_bufs, first_row, first_inner, BLOCK_I, IS_EARLY, PDL)
     row = first_row + gl.arange(0, BLOCK_R, gl.SliceLayout(1, STORED))
     column = first_column + gl.arange(0, BLOCK_O, gl.SliceLayout(0, STORED))
     is_in = (row < num_rows)[:, None] & (column < O)[None, :]
@@ -227,14 +242,14 @@ def hopper_projection_kernel(
     if IS_ADDED:
         prior = gl.load(out_at, mask=is_in, other=0.0)
     if squares_ptr is not None:
-        squares = _load_squares(squares_ptr, first_row, num_rows, I // CHUNK, BLOCK_R, SQUARES)
-    out = _multiply(
+        squares = load_squares(squares_ptr, first_row, num_rows, I // CHUNK, BLOCK_R, SQUARES)
+    out = multiply(
         rows, weights, row_bars, row_bufs, weight_bars, weight_bufs, first_row, first_column, first_inner,
         NUM_CHUNKS, BLOCK_R, BLOCK_I, IS_GATED, IS_SWAPPED, PRODUCT, MATRIX, N,
     )  # fmt: skip
     if squares_ptr is not None:
         factor = gl.convert_layout(gl.rsqrt(gl.sum(squares, 1) / I + eps), gl.SliceLayout(1, SUMMED))
-    out = _join(out, rank, SPLITS, SUMMED, IS_SWAPPED)
+    out = join(out, rank, SPLITS, SUMMED, IS_SWAPPED)
     if squares_ptr is not None:
         out = out * factor[:, None]
     if IS_GATED:

@@ -14,6 +14,8 @@ MOST_CHUNKS = 48
 """Of a program's inputs: its loop over them is written out."""
 DEFAULT_SHARED_BYTES = 48 << 10
 """That a program has unless more is asked for."""
+HEAD_DIM = 128
+"""Of heads that hopper_heads is for: a tile holds one."""
 SUM_BARRIER_BYTES = 1024
 """What kernels/cluster_sum.py declares beside the sums."""
 
@@ -116,6 +118,15 @@ _TABLE = (
     ),
 )
 
+# By the most rows, of QKV with all that attention needs: best of 9 to 14 each in a layer of Qwen3-0.6B with
+# its attention, bf16, lengths of nano256's own, on an H200: 0.7 to 1.7 us less than by qkv_store_kernel up to
+# 64 rows, 0 to 1.6 up to 128, 1.5 to 2.0 above (benchmarks/results/step_loop_h200_202611.md).
+_HEAD_TILES = (
+    (64, _tile((32, HEAD_DIM, 64), (5, 5), 2, is_swapped=True)),
+    (128, _tile((64, HEAD_DIM, 64), (4, 3), 2)),
+    (MOST_ROWS, _tile((64, HEAD_DIM, 64), (4, 5), is_early=False)),
+)
+
 
 def choose_hopper_tile(
     num_outputs: int, num_inputs: int, *, num_rows: int, is_gated: bool = False
@@ -140,10 +151,22 @@ def choose_hopper_tile(
     num_tiles = -(-num_rows // tile.block_rows) * (num_outputs // tile.block_outputs)
     while num_tiles * tile.num_splits < MIN_PROGRAMS and tile.num_splits < MOST_SPLITS:
         tile = replace(tile, num_splits=2 * tile.num_splits)
+    can_start = _can_start(tile, num_outputs, num_inputs, is_gated=is_gated)
+    return tile if can_start and num_tiles * tile.num_splits >= MIN_PROGRAMS else None
+
+
+def choose_head_tile(num_outputs: int, num_inputs: int, *, num_rows: int) -> HopperTile | None:
+    """Return the shape of a launch of hopper_heads; arguments and None as choose_hopper_tile's."""
+    if num_rows > MOST_ROWS or is_large_weight(num_outputs, num_inputs):
+        return None
+    tile = next(tile for most_rows, tile in _HEAD_TILES if num_rows <= most_rows)
+    return tile if _can_start(tile, num_outputs, num_inputs, is_gated=False) else None
+
+
+def _can_start(tile: HopperTile, num_outputs: int, num_inputs: int, *, is_gated: bool) -> bool:
     num_chunks, rest = divmod(num_inputs, tile.num_splits * tile.block_inputs)
     fits = rest == 0 and num_chunks <= MOST_CHUNKS and num_outputs % tile.block_outputs == 0
-    can_start = fits and has_shared_memory(tile, num_chunks, is_gated=is_gated)
-    return tile if can_start and num_tiles * tile.num_splits >= MIN_PROGRAMS else None
+    return fits and has_shared_memory(tile, num_chunks, is_gated=is_gated)
 
 
 def num_buffers(tile: HopperTile, num_chunks: int) -> tuple[int, int]:

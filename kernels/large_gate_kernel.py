@@ -69,7 +69,7 @@ def _gate_tiles(
             product, scale, stage, phase = multiply(
                 ring, stage, phase, 0, scale, column_block == first_block, eps, layout, I, PART, 0
             )
-            gate, up = halves(product * scale[:, None])
+            gate, up = halves(product * scale[:, None], product_layout(BLOCK_O))
             gated = (gate * _sigmoid(gate) * up).to(out.dtype)
             _leave(gated, out, room.index(PART), first_row, column_block * BLOCK_O)
     tma.store_wait(0)

@@ -160,12 +160,11 @@ def multiply(
 
 
 @gluon.jit
-def halves(numbers):
-    """Return the lower and the upper half of each row: a thread's own numbers, half of them each."""
+def halves(numbers, LAYOUT: gl.constexpr):
+    """Return the lower and the upper half of each row, in LAYOUT: a thread's own numbers."""
     ROWS: gl.constexpr = numbers.shape[0]
     HALF: gl.constexpr = numbers.shape[1] // 2
     low, high = gl.split(gl.permute(gl.reshape(numbers, (ROWS, 2, HALF)), (0, 2, 1)))
-    layout: gl.constexpr = product_layout(HALF)
-    return gl.convert_layout(low, layout, assert_trivial=True), gl.convert_layout(
-        high, layout, assert_trivial=True
+    return gl.convert_layout(low, LAYOUT, assert_trivial=True), gl.convert_layout(
+        high, LAYOUT, assert_trivial=True
     )

@@ -27,7 +27,7 @@ HEAD_DIM = gl.constexpr(128)
 
 
 @gluon.jit
-def _load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS: gl.constexpr, layout: gl.constexpr):
+def load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS: gl.constexpr, layout: gl.constexpr):
     """Return these rows' cosines and sines."""
     HALF: gl.constexpr = HEAD_DIM // 2
     row = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
@@ -38,17 +38,17 @@ def _load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS: gl.const
 
 
 @gluon.jit
-def _load_weight(weight_ptr, layout: gl.constexpr):
+def load_head_weight(weight_ptr, layout: gl.constexpr):
     """Return the lower and the upper half of the weight of heads' norm."""
     at = weight_ptr + gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, layout))
     return gl.load(at), gl.load(at + HEAD_DIM // 2)
 
 
 @gluon.jit
-def _rotate(numbers, angles, weight, eps, HAS_NORM: gl.constexpr):
-    """Return the lower and the upper half of one head's rows, ready for attention."""
+def rotate(numbers, angles, weight, eps, HAS_NORM: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return the lower and the upper half of one head's rows, in LAYOUT, ready for attention."""
     cos, sin = angles
-    low, high = halves(numbers)
+    low, high = halves(numbers, LAYOUT)
     if HAS_NORM:
         squares = gl.sum(low * low, 1) + gl.sum(high * high, 1)
         scale = gl.rsqrt(squares / HEAD_DIM + eps)[:, None]
@@ -106,6 +106,7 @@ def _leave_tile(
 ):  # fmt: skip
     """Write the two heads of a tile, ready for attention."""
     q_weight_ptr, k_weight_ptr, eps = norms
+    head_layout: gl.constexpr = product_layout(HEAD_DIM)
     half_layout: gl.constexpr = product_layout(HEAD_DIM // 2)
     HAS_NORM: gl.constexpr = q_weight_ptr is not None
     if head < H + K:
@@ -114,23 +115,23 @@ def _leave_tile(
             weight_ptr = q_weight_ptr
             if head >= H:
                 weight_ptr = k_weight_ptr
-            weight = _load_weight(weight_ptr, half_layout)
+            weight = load_head_weight(weight_ptr, half_layout)
             # A head's norm takes a row's factor away, but for what is added to the mean of squares.
             head_eps = gl.convert_layout(
                 eps / (scale * scale), gl.SliceLayout(1, half_layout), assert_trivial=True
             )
         else:
             numbers, head_eps = product * scale[:, None], eps
-        first, second = halves(numbers)
-        low, high = _rotate(first, angles, weight, head_eps, HAS_NORM)
+        first, second = halves(numbers, head_layout)
+        low, high = rotate(first, angles, weight, head_eps, HAS_NORM, half_layout)
         _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
-        low, high = _rotate(second, angles, weight, head_eps, HAS_NORM)
+        low, high = rotate(second, angles, weight, head_eps, HAS_NORM, half_layout)
         _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
     else:
-        first, second = halves(product * scale[:, None])
-        low, high = halves(first)
+        first, second = halves(product * scale[:, None], head_layout)
+        low, high = halves(first, half_layout)
         _leave_head(low, high, outs, caches, slot, rooms, first_row, head, H, K, cell_layout)
-        low, high = halves(second)
+        low, high = halves(second, half_layout)
         _leave_head(low, high, outs, caches, slot, rooms, first_row, head + 1, H, K, cell_layout)
 
 
@@ -155,7 +156,7 @@ def _head_tiles(
     for index in range(gl.program_id(0), num, gl.num_programs(0)):
         row_block, first_block = place_span(index, num_rows, span, BLOCK_R, COLUMNS, GROUP)
         first_row = row_block * BLOCK_R + PART * ROWS
-        angles = _load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS, half_layout)
+        angles = load_angles(positions_ptr, cos_sin_ptr, first_row, num_rows, ROWS, half_layout)
         row = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, cell_layout))
         slot = gl.load(slot_ptr + row, mask=row < num_rows, other=-1).to(gl.int32)
         for column_block in range(first_block, first_block + span):

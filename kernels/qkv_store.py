@@ -1,7 +1,7 @@
 """From rows of the residual to queries, and to keys and values in their cache slots, in one launch.
 
 Norm, QKV projection, the heads' norms, RoPE and KV store: what norm_linear and qk_norm_rope_store do in
-two, for some dozens to hundreds of rows. Knows nothing about models.
+two, for some dozens to hundreds of rows; by hopper_heads where that fits. Knows nothing about models.
 
 Shapes: R rows, I inputs, O = (H + 2 * K) * D outputs, J sums of squares of a row, H query heads, K KV heads,
 D head dim, N blocks, S block size.
@@ -14,6 +14,8 @@ import torch
 import triton
 
 from kernels.dependent_launch import can_depend, launch_options
+from kernels.hopper_heads import can_hold_heads, hopper_heads
+from kernels.hopper_tiles import HopperTile, choose_head_tile
 from kernels.qk_norm_rope_ref import check_qk_norm_rope_store, qk_norm_rope_store_ref
 from kernels.qkv_rows import QkvRows
 from kernels.qkv_store_kernel import qkv_store_kernel
@@ -81,7 +83,8 @@ def qkv_store(
         key_cache_NSKD: contiguous, of x's dtype.
         value_cache_NSKD: like key_cache_NSKD.
         squares_RJ: x's sums of squares, as linear_add and sum_squares write them.
-        tile: from choose_qkv_tile; its outputs are one head, and inputs are not split.
+        tile: from choose_qkv_tile; its outputs are one head, and inputs are not split. Where hopper_heads
+            can take such heads, it does, by a tile of its own.
         bias_O: added to the product.
         is_dependent: let it start while the kernel before it runs, where the device can. Positions and
             slots are then read early: what wrote them must have ended before that one began.
@@ -97,17 +100,48 @@ def qkv_store(
     check_squares(squares_RJ, num_rows, x_RI.shape[1])
     check_qk_norm_rope_store(rows.qkv_TX, *heads, *targets, H, K)
     _check_tile(tile, D)
+    caches, held = (key_cache_NSKD, value_cache_NSKD), _held_tile(x_RI, weight_OI, rows, bias_O)
+    if held is not None:
+        options: dict[str, Any] = {"squares_RJ": squares_RJ, "is_dependent": is_dependent}
+        return hopper_heads(x_RI, weight_OI, eps, rows, *caches, tile=held, **options)
+    return _launch(x_RI, weight_OI, bias_O, eps, rows, *caches, squares_RJ, tile, is_dependent)
+
+
+def _launch(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    bias_O: torch.Tensor | None,
+    eps: float,
+    rows: QkvRows,
+    key_cache_NSKD: torch.Tensor,
+    value_cache_NSKD: torch.Tensor,
+    squares_RJ: torch.Tensor,
+    tile: ProjectionTile,
+    is_dependent: bool,
+) -> torch.Tensor:
+    num_rows, H, D = rows.q_THD.shape
+    K = key_cache_NSKD.shape[2]
     tile = fit_stages(tile, x_RI.device, itemsize_bytes=x_RI.itemsize)
     can_copy = is_aligned(x_RI) and is_aligned(weight_OI)
-    strides = (x_RI.stride(0), rows.cos_sin_PD.stride(0), rows.q_THD.stride(0))
     qkv_store_kernel[(triton.cdiv(num_rows, tile.block_rows) * (H + 2 * K),)](
         *_sources(x_RI, weight_OI, tile, is_tma=tile.is_tma and can_copy),
-        *(weight_OI, bias_O, squares_RJ, *heads, *targets, *strides, num_rows, eps, rows.eps),
+        *(weight_OI, bias_O, squares_RJ, rows.positions_T, rows.cos_sin_PD, rows.q_norm_D, rows.k_norm_D),
+        *(key_cache_NSKD, value_cache_NSKD, rows.slot_mapping_T, rows.q_THD),
+        *(x_RI.stride(0), rows.cos_sin_PD.stride(0), rows.q_THD.stride(0), num_rows, eps, rows.eps),
         **{"I": x_RI.shape[1], "H": H, "K": K, "D": D},
         **_constants(tile, can_copy=can_copy),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return rows.q_THD
+
+
+def _held_tile(
+    x_RI: torch.Tensor, weight_OI: torch.Tensor, rows: QkvRows, bias_O: torch.Tensor | None
+) -> HopperTile | None:
+    """Return the tile of hopper_heads, or None where it does not fit."""
+    if not can_hold_heads(x_RI, weight_OI, rows, bias_O):
+        return None
+    return choose_head_tile(*weight_OI.shape, num_rows=len(x_RI))
 
 
 def _sources(x_RI: torch.Tensor, weight_OI: torch.Tensor, tile: ProjectionTile, *, is_tma: bool) -> list[Any]:

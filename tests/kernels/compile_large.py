@@ -14,9 +14,10 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kernels import gluon_kernels, hopper_projection, large_projection
-from kernels.hopper_tiles import choose_hopper_tile
+from kernels import gluon_kernels, hopper_heads, hopper_projection, large_projection
+from kernels.hopper_tiles import choose_head_tile, choose_hopper_tile
 from kernels.large_projection_ref import Heads
+from kernels.qkv_rows import QkvRows
 
 NUM_ROWS, E, F, H, K, D = 4000, 1024, 3072, 16, 8, 128
 
@@ -69,15 +70,44 @@ def compile_held(num_rows: int, num_outputs: int, *, is_gated: bool = False, is_
     )
 
 
+def compile_heads(num_rows: int, *, has_norm: bool) -> None:
+    """Compile QKV of fewer rows with its heads."""
+    tile = choose_head_tile((H + 2 * K) * D, E, num_rows=num_rows)
+    assert tile is not None
+    rows = QkvRows(
+        qkv_TX=numbers(num_rows, (H + 2 * K) * D),
+        positions_T=torch.zeros(num_rows, dtype=torch.int32),
+        slot_mapping_T=torch.zeros(num_rows, dtype=torch.int64),
+        cos_sin_PD=torch.ones(4096, D),
+        q_norm_D=numbers(D) if has_norm else None,
+        k_norm_D=numbers(D) if has_norm else None,
+        eps=1e-6,
+        q_THD=numbers(num_rows, H, D),
+    )
+    hopper_heads.hopper_heads(
+        *(numbers(num_rows, E), numbers((H + 2 * K) * D, E), 1e-6, rows),
+        *(numbers(2, 16, K, D), numbers(2, 16, K, D)),
+        squares_RJ=torch.ones(num_rows, E // 32),
+        tile=tile,
+        is_dependent=True,
+    )
+
+
 def main() -> None:
     """Compile them: QKV without query heads, too, and of fewer rows half of its heads."""
     driver.set_active(NoGpu())
     setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))  # noqa: B010
-    setattr(large_projection, "can_depend", lambda _: True)  # noqa: B010
+    for module in (large_projection, hopper_heads):
+        setattr(module, "can_depend", lambda _: True)  # noqa: B010
     for name in ("large_gate_kernel", "large_qkv_kernel"):
         setattr(large_projection, name, Compiling(getattr(large_projection, name)))
-    kernel = gluon_kernels.hopper_projection_kernel
-    setattr(hopper_projection, "hopper_projection_kernel", Compiling(kernel))  # noqa: B010
+    for name, module in {
+        "hopper_projection_kernel": hopper_projection,
+        "hopper_heads_kernel": hopper_heads,
+    }.items():
+        setattr(module, name, Compiling(getattr(gluon_kernels, name)))
+    compile_heads(40, has_norm=True)
+    compile_heads(256, has_norm=False)
     compile_held(16, (H + 2 * K) * D)
     compile_held(32, (H + 2 * K) * D // 2)
     compile_held(32, F, is_gated=True)

@@ -116,6 +116,7 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
         arange=lambda start, end, layout: tile(np.arange(start, end)),  # noqa: ARG005
         load=_load, store=_store, atomic_add=_atomic_add, warp_specialize=_specialize,
         allocate_shared_memory=_allocate, tuple=tuple, exp=_exp,
+        join=lambda low, high: np.stack((low, high), -1),
     )  # fmt: skip
 
 

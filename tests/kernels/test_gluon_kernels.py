@@ -12,6 +12,7 @@ from kernels import gluon_kernels
 
 WRITTEN_IN_GLUON = {
     "cluster_sum",
+    "hopper_heads_kernel",
     "hopper_prefill_fetch",
     "hopper_prefill_kernel",
     "hopper_projection_kernel",
