@@ -29,7 +29,7 @@ def row_key(seed, position):
 @triton.jit
 def uniform(key, ids):
     """Return float32 strictly between 0 and 1: kernels.counter_random.uniform_ref."""
-    bits = _hash_pairs(key, ids >> 1)
+    bits = hash_pairs(key, ids >> 1)
     word = tl.where((ids & 1) == 0, bits >> 32, bits).to(tl.uint32).to(tl.float32)
     # (word + 0.5) * 2^-32 with the same rounding: a power of two changes none.
     return tl.minimum(word * UNIT + HALF_UNIT, LARGEST_UNIFORM)
@@ -56,12 +56,15 @@ def uniform_bounds(keys, first_id, NUM_IDS: tl.constexpr):
     least u; a u cut to 23 bits only raises it. It takes one approximate logarithm and no conversion from an
     integer.
     """
-    bits = _hash_pairs(keys[:, None], (first_id // 2 + tl.arange(0, NUM_IDS // 2))[None, :])
-    even, odd = (bits >> 32).to(tl.uint32), bits.to(tl.uint32)
-    mantissa = tl.reshape(
-        tl.join((even >> 9) + 0x3F800000, (odd >> 9) + 0x3F800000), (keys.shape[0], NUM_IDS)
-    )
-    cut = mantissa.to(tl.float32, bitcast=True) - 1.0
+    bits = hash_pairs(keys[:, None], (first_id // 2 + tl.arange(0, NUM_IDS // 2))[None, :])
+    words = tl.join((bits >> 32).to(tl.uint32), bits.to(tl.uint32))
+    return log2_of_word(tl.reshape(words, (keys.shape[0], NUM_IDS)))
+
+
+@triton.jit
+def log2_of_word(word):
+    """Return log2 of the uniform number that a word makes, cut to 23 bits: no integer is converted."""
+    cut = ((word >> 9) + 0x3F800000).to(tl.float32, bitcast=True) - 1.0
     if IS_INTERPRETED:
         return tl.log2(tl.maximum(cut, HALF_UNIT))
     return tl.inline_asm_elementwise(
@@ -70,7 +73,7 @@ def uniform_bounds(keys, first_id, NUM_IDS: tl.constexpr):
 
 
 @triton.jit
-def _hash_pairs(key, pairs):
+def hash_pairs(key, pairs):
     """Return the uint64 that two neighbouring ids share: the even one's word is its high half."""
     # A product of 32 bits takes half the instructions of one of 64.
     bits = key + (pairs + 1).to(tl.uint32).to(tl.uint64) * GOLDEN_GAMMA

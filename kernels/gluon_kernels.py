@@ -21,16 +21,17 @@ try:
     from kernels.hopper_prefill_kernel import hopper_prefill_kernel
     from kernels.hopper_projection_kernel import hopper_projection_kernel
     from kernels.large_gate_kernel import large_gate_kernel
+    from kernels.large_head_kernel import large_head_kernel
     from kernels.large_qkv_kernel import large_qkv_kernel
 except ImportError:  # a Triton without Gluon, or with another one
     gl = MBarrierLayout = TensorDescriptor = None
     hopper_heads_kernel = hopper_prefill_kernel = hopper_projection_kernel = None
-    large_gate_kernel = large_qkv_kernel = None
+    large_gate_kernel = large_head_kernel = large_qkv_kernel = None
 
 __all__ = [
     "MBarrierLayout", "TensorDescriptor", "describe_tiles", "gl", "hopper_heads_kernel",
-    "hopper_prefill_kernel", "hopper_projection_kernel", "large_gate_kernel", "large_qkv_kernel",
-    "runs_gluon",
+    "hopper_prefill_kernel", "hopper_projection_kernel", "large_gate_kernel", "large_head_kernel",
+    "large_qkv_kernel", "runs_gluon",
 ]  # fmt: skip
 
 

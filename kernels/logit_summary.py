@@ -8,6 +8,7 @@ Shapes: R rows, L lanes, N pieces of a row, O logits of a piece.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -46,18 +47,28 @@ class LogitSummary:
     """float32: relative to the weight of the piece's largest logit."""
 
 
+def summary_arguments(summary: LogitSummary | None) -> tuple[Any, ...]:
+    """Return what a kernel that writes the summary is given: lanes to sums, and the number of chunks."""
+    if summary is None:
+        return (*[None] * 9, 0)
+    tables = summary.tables
+    return (
+        *(summary.lanes_R, summary.positions_R),
+        *(tables.temperature_L, tables.top_k_L, tables.top_p_L, tables.seed_L),
+        *(summary.maximum_RN, summary.bound_RN, summary.sum_RN, summary.num_chunks),
+    )
+
+
 @triton.jit
 def load_wishes(
-    lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr, num_rows, V, num_chunks,
-    ROWS: tl.constexpr, IS_SAMPLED: tl.constexpr,
+    row, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr, num_rows, V, num_chunks,
+    IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Return, for all rows: is there one, does it want a bound, a sum, its scale and its noise's key."""
-    row = tl.arange(0, ROWS)
+    """Return, of these rows: is there one, does it want a bound, a sum, its scale and its noise's key."""
     lane = tl.load(lanes_ptr + row, mask=row < num_rows, other=-1)
     is_live = lane >= 0
     wants_bound, wants_sum = is_live, is_live
-    scale = tl.zeros((ROWS,), tl.float32)
-    key = tl.zeros((ROWS,), tl.uint64)
+    scale, key = row.to(tl.float32), row.to(tl.uint64)
     if IS_SAMPLED:
         temperature = tl.load(temperature_ptr + lane, mask=is_live, other=0.0)
         top_k = tl.load(top_k_ptr + lane, mask=is_live, other=0)

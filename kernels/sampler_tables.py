@@ -23,8 +23,8 @@ CHUNK_SIZE = 1024
 """Neighbouring logits that are summed up together; a power of two."""
 PIECE_SIZE = 128
 """As CHUNK_SIZE, where the kernel that computes the logits sums them up."""
-MAX_SUMMARIZED = 64
-"""Rows of which it does."""
+MAX_SUMMARIZED = 256
+"""Rows of which it may."""
 MAX_CANDIDATES = 1024
 """Tokens of a row that are ranked against each other; a power of two. More take the slow path."""
 NUM_EDITORS = 128

@@ -1,13 +1,13 @@
 """A projection of few rows to so many outputs that each multiprocessor has one program of many tiles.
 
 Weights flow without a gap from tile to tile, the first ones into the L2 cache before the kernel in front has
-ended. A norm is not part of it. Knows nothing about models.
+ended. On Hopper GPUs kernels/large_head.py does it for more rows. A norm is not part of it. Knows nothing
+about models.
 
 Shapes: R rows, I inputs, O outputs.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -16,7 +16,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.dependent_launch import can_depend, gdc_launch_dependents, gdc_wait, launch_options
 from kernels.gpu import HOPPER_SHARED_BYTES, num_multiprocessors, shared_bytes
-from kernels.logit_summary import LogitSummary, load_wishes, summarize_piece
+from kernels.large_head import BLOCK_O, HeadTile, choose_large_tile, large_head
+from kernels.logit_summary import LogitSummary, load_wishes, summarize_piece, summary_arguments
 from kernels.small_batch_ref import check_projection
 from kernels.tiled_projection import ALIGNMENT_BYTES, is_aligned
 from kernels.tiled_projection_kernel import read_ahead
@@ -26,7 +27,7 @@ ITEM_BYTES = 2
 """Of numbers that tensor cores multiply, and a tile has room for."""
 MIN_ROWS = 16
 MAX_ROWS = 64
-"""That a tile has room for."""
+"""That a tile has room for here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +54,8 @@ def streamed_projection_kernel(
     """One program: every so many-th tile of BLOCK_O outputs, of all rows."""
     if maximum_ptr is not None:
         wishes = load_wishes(
-            lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr, num_rows, O,
-            num_chunks, BLOCK_R, IS_SAMPLED,
+            tl.arange(0, BLOCK_R), lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr,
+            num_rows, O, num_chunks, IS_SAMPLED,
         )  # fmt: skip
     NUM_STEPS: tl.constexpr = (I + BLOCK_I - 1) // BLOCK_I
     program, num_programs = tl.program_id(0), tl.num_programs(0)
@@ -98,44 +99,59 @@ def streamed_projection(
     """Return x @ weight.T.
 
     Args:
-        x_RI: at most MAX_ROWS rows.
-        weight_OI: one that can_stream takes, of x's dtype.
+        x_RI: as many rows as can_stream takes.
+        weight_OI: one that it takes, of x's dtype.
         out: (R, O), of any float dtype. None: allocated, of x's dtype.
         summary: written as well. Its lanes, positions and tables are read at once: they must have been
             written before the kernel in front began.
         is_dependent: let it start while the kernel before it runs, where the device can.
-        tile: instead of choose_streamed_tile's.
+        tile: instead of choose_streamed_tile's, for at most MAX_ROWS rows.
 
     Raises:
         ValueError: the shapes or dtypes do not fit each other.
     """
     out_RO = x_RI.new_empty((len(x_RI), len(weight_OI))) if out is None else out
     check_projection(x_RI, weight_OI, None, None, out_RO, len(weight_OI))
+    head_tile = None if tile is not None else _choose_large_tile(x_RI, weight_OI, out_RO, summary)
+    if head_tile is not None:
+        return large_head(x_RI, weight_OI, out_RO, tile=head_tile, summary=summary, is_dependent=is_dependent)
     _check(x_RI, weight_OI)
-    (num_outputs, num_inputs), num_rows = weight_OI.shape, len(x_RI)
-    num_programs = _num_programs(x_RI.device)
     tile = tile or choose_streamed_tile(
-        num_rows,
-        num_outputs,
-        num_programs=num_programs,
+        len(x_RI),
+        len(weight_OI),
+        num_programs=_num_programs(x_RI.device),
         block_outputs=None if summary is None else summary.piece_size,
     )
     assert summary is None or summary.piece_size == tile.block_outputs
-    streamed_projection_kernel[(min(triton.cdiv(num_outputs, tile.block_outputs), num_programs),)](
+    _launch(x_RI, weight_OI, out_RO, summary=summary, is_dependent=is_dependent, tile=tile)
+    return out_RO
+
+
+def _launch(
+    x_RI: torch.Tensor,
+    weight_OI: torch.Tensor,
+    out_RO: torch.Tensor,
+    *,
+    summary: LogitSummary | None,
+    is_dependent: bool,
+    tile: StreamedTile,
+) -> None:
+    num_outputs, num_inputs = weight_OI.shape
+    num_programs = min(triton.cdiv(num_outputs, tile.block_outputs), _num_programs(x_RI.device))
+    streamed_projection_kernel[(num_programs,)](
         TensorDescriptor.from_tensor(x_RI, [tile.block_rows, tile.block_inputs]),
         TensorDescriptor.from_tensor(weight_OI, [tile.block_outputs, tile.block_inputs]),
         weight_OI,
         out_RO,
-        *_summary_arguments(summary),
+        *summary_arguments(summary),
         out_RO.stride(0),
-        num_rows,
+        len(x_RI),
         I=num_inputs,
         O=num_outputs,
         IS_SAMPLED=summary is not None and summary.is_sampled,
         **_constants(tile, num_inputs),
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
-    return out_RO
 
 
 def _constants(tile: StreamedTile, num_inputs: int) -> dict[str, int]:
@@ -149,24 +165,15 @@ def _constants(tile: StreamedTile, num_inputs: int) -> dict[str, int]:
     }
 
 
-def _summary_arguments(summary: LogitSummary | None) -> tuple[Any, ...]:
-    if summary is None:
-        return (*[None] * 9, 0)
-    tables = summary.tables
-    return (
-        *(summary.lanes_R, summary.positions_R),
-        *(tables.temperature_L, tables.top_k_L, tables.top_p_L, tables.seed_L),
-        *(summary.maximum_RN, summary.bound_RN, summary.sum_RN, summary.num_chunks),
-    )
-
-
 def streamed_projection_ref(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> torch.Tensor:
     """Return what streamed_projection does, in plain PyTorch and float32."""
     return x_RI.float() @ weight_OI.float().t()
 
 
-def can_stream(weight_OI: torch.Tensor) -> bool:
-    """Whether streamed_projection takes such a weight, and its device has room for the tiles."""
+def can_stream(weight_OI: torch.Tensor, num_rows: int = 1) -> bool:
+    """Whether streamed_projection takes such a weight and so many rows: its device must have room."""
+    if num_rows > MAX_ROWS:
+        return choose_large_tile(weight_OI, num_rows) is not None
     has_room = shared_bytes(weight_OI.device) >= HOPPER_SHARED_BYTES
     is_plain = weight_OI.is_contiguous() and is_aligned(weight_OI)
     return has_room and is_plain and weight_OI.itemsize == ITEM_BYTES
@@ -191,6 +198,15 @@ def choose_streamed_tile(
         block_inputs=128,
         num_stages=4 if block_outputs == 128 else 6,
     )
+
+
+def _choose_large_tile(
+    x_RI: torch.Tensor, weight_OI: torch.Tensor, out_RO: torch.Tensor, summary: LogitSummary | None
+) -> HeadTile | None:
+    """Return large_head's tile where that is the better way."""
+    fits = is_aligned(x_RI) and is_aligned(out_RO) and out_RO.dtype == x_RI.dtype
+    has_pieces = summary is None or summary.piece_size == BLOCK_O
+    return choose_large_tile(weight_OI, len(x_RI)) if fits and has_pieces else None
 
 
 def _check(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> None:

@@ -86,7 +86,7 @@ class Projection:
             most_bytes=shared_bytes(self.weight_OI.device),
         ):
             return Way.FEW_ROWS
-        if num_rows <= most_rows.streamed and self.bias_O is None and can_stream(self.weight_OI):
+        if num_rows <= most_rows.streamed and self.bias_O is None and can_stream(self.weight_OI, num_rows):
             return Way.STREAMED
         most_tiled = min(most_rows.tiled, MOST_ROWS_OF_LARGE) if is_large else most_rows.tiled
         if num_rows <= most_tiled:

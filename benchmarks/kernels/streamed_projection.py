@@ -23,7 +23,7 @@ from kernels.sampler_tables import SamplerFlavour, allocate_lane_sampling, alloc
 from kernels.streamed_projection import streamed_projection
 
 E, F, V = 1024, 3072, 151_936
-ROWS = (1, 2, 4, 8, 16, 32, 64)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256)
 EPS = 1e-6
 SAMPLED = SamplerFlavour.SAMPLED
 
@@ -33,7 +33,8 @@ class Tail:
 
     def __init__(self, num_rows: int, weight_VE: torch.Tensor) -> None:
         def rows(size: int) -> torch.Tensor:
-            return torch.randn(num_rows, size, device="cuda", dtype=torch.bfloat16)
+            # With memory behind the rows, as in a step.
+            return torch.randn(max(ROWS), size, device="cuda", dtype=torch.bfloat16)[:num_rows]
 
         self._weight_VE = weight_VE
         self._down_EF = torch.randn(E, F, device="cuda", dtype=torch.bfloat16).mul_(F**-0.5)

@@ -14,12 +14,14 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kernels import gluon_kernels, hopper_heads, hopper_projection, large_projection
+from kernels import gluon_kernels, hopper_heads, hopper_projection, large_head, large_projection
+from kernels.device_sampler import summary_of
 from kernels.hopper_tiles import choose_head_tile, choose_hopper_tile
 from kernels.large_projection_ref import Heads
 from kernels.qkv_rows import QkvRows
+from kernels.sampler_tables import SamplerFlavour, allocate_lane_sampling, allocate_sampler_workspace
 
-NUM_ROWS, E, F, H, K, D = 4000, 1024, 3072, 16, 8, 128
+NUM_ROWS, E, F, H, K, D, V = 4000, 1024, 3072, 16, 8, 128, 1024
 
 
 class NoGpu:
@@ -93,21 +95,39 @@ def compile_heads(num_rows: int, *, has_norm: bool) -> None:
     )
 
 
+def compile_vocabulary(num_rows: int) -> None:
+    """Compile the head of a small vocabulary, summed up for the sampler."""
+    rows_R, flavour = torch.zeros(num_rows, dtype=torch.int32), SamplerFlavour.SAMPLED
+    workspace = allocate_sampler_workspace(num_rows, V, flavour=flavour, device="cpu")
+    tables = allocate_lane_sampling(num_rows, "cpu")
+    summary = summary_of(rows_R, rows_R, tables, flavour=flavour, workspace=workspace)
+    tile = next(tile for rows, tile in large_head.TILES.items() if num_rows in rows)
+    large_head.large_head(
+        *(numbers(num_rows, E), numbers(V, E), numbers(num_rows, V)),
+        tile=tile,
+        summary=summary,
+        is_dependent=True,
+    )
+
+
 def main() -> None:
     """Compile them: QKV without query heads, too, and of fewer rows half of its heads."""
     driver.set_active(NoGpu())
     setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(multi_processor_count=132))  # noqa: B010
-    for module in (large_projection, hopper_heads):
+    for module in (hopper_heads, large_head, large_projection):
         setattr(module, "can_depend", lambda _: True)  # noqa: B010
-    for name in ("large_gate_kernel", "large_qkv_kernel"):
-        setattr(large_projection, name, Compiling(getattr(large_projection, name)))
-    for name, module in {
-        "hopper_projection_kernel": hopper_projection,
-        "hopper_heads_kernel": hopper_heads,
-    }.items():
+    for module, name in (
+        (hopper_heads, "hopper_heads_kernel"),
+        (hopper_projection, "hopper_projection_kernel"),
+        (large_head, "large_head_kernel"),
+        (large_projection, "large_gate_kernel"),
+        (large_projection, "large_qkv_kernel"),
+    ):
         setattr(module, name, Compiling(getattr(gluon_kernels, name)))
     compile_heads(40, has_norm=True)
     compile_heads(256, has_norm=False)
+    for num_rows in (64, 128, 256):
+        compile_vocabulary(num_rows)
     compile_held(16, (H + 2 * K) * D)
     compile_held(32, (H + 2 * K) * D // 2)
     compile_held(32, F, is_gated=True)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from triton.experimental.gluon.language.nvidia.hopper.mbarrier import MBarrierLayout
 from triton.language import constexpr
+from triton.runtime.interpreter import InterpretedFunction
 from triton.runtime.jit import JITFunction
 
 from tests.kernels.emulated_memory import (
@@ -52,9 +53,14 @@ def _load(pointer: Pointer, mask: Any = True, other: Any = 0) -> Any:
     return tile(values)
 
 
-def _inline_asm(_code: str, _constraints: str, arguments: Sequence[Any], **_options: Any) -> Any:
-    """Compute the only thing that kernels use it for: a sigmoid."""
-    return tile(1 / (1 + np.exp(-arguments[0])))
+def _inline_asm(code: str, _constraints: str, arguments: Sequence[Any], **_options: Any) -> Any:
+    """Compute what kernels use it for: a sigmoid, or nothing, where memory is read ahead."""
+    argument = arguments[0]
+    if "prefetch" not in code:
+        return tile(1 / (1 + np.exp(-argument)))
+    assert (argument.offset >= 0).all()
+    assert (argument.offset < argument.array.size).all()
+    return None
 
 
 def _store(pointer: Pointer, values: Any, mask: Any = True) -> None:
@@ -102,7 +108,7 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
         return values
 
     return SimpleNamespace(
-        float32=np.float32, int32=np.int32, int64=np.int64,
+        float32=np.float32, int32=np.int32, int64=np.int64, uint32=np.uint32, uint64=np.uint64,
         BlockedLayout=no_layout, DotOperandLayout=no_layout, NVMMADistributedLayout=no_layout,
         SliceLayout=no_layout, SwizzledSharedLayout=no_layout, static_range=range,
         program_id=lambda _axis: program, num_programs=lambda _axis: num_programs, num_warps=lambda: 1,
@@ -110,7 +116,8 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
         where=_where, exp2=np.exp2, rsqrt=lambda values: 1 / np.sqrt(values), convert_layout=as_it_is,
         reshape=np.reshape, permute=np.transpose, split=lambda values: (values[..., 0], values[..., 1]),
         inline_asm_elementwise=_inline_asm, constexpr=None,
-        max=lambda values, axis: values.max(axis), sum=lambda values, axis: values.sum(axis),
+        max=lambda values, axis: values.max(axis), min=lambda values, axis: values.min(axis),
+        sum=lambda values, axis: values.sum(axis), log2=np.log2,
         full=lambda shape, number, dtype, layout: tile(np.full(shape, number, dtype)),  # noqa: ARG005
         zeros=lambda shape, dtype, layout: tile(np.zeros(shape, dtype)),  # noqa: ARG005
         arange=lambda start, end, layout: tile(np.arange(start, end)),  # noqa: ARG005
@@ -125,9 +132,9 @@ def _patched(modules: Sequence[ModuleType], names: dict[str, Any]) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         for module in modules:
             plain = {
-                name: item.fn if isinstance(item, JITFunction) else item.value
+                name: item.value if isinstance(item, constexpr) else item.fn
                 for name, item in vars(module).items()
-                if isinstance(item, JITFunction | constexpr)
+                if isinstance(item, JITFunction | InterpretedFunction | constexpr)
             }
             for name, item in (plain | {name: names[name] for name in names.keys() & vars(module)}).items():
                 patch.setattr(module, name, item)
@@ -172,6 +179,7 @@ def _names(program: int, num_programs: int, cluster: _Cluster) -> dict[str, Any]
         "begin_sums": lambda *_: None,
         "sum_over_cluster": cluster.sum,
         "gl": _language(program, num_programs),
+        "tl": _language(program, num_programs),
         "mbarrier": mbarrier,
         "fence_async_shared": lambda: None,
         "tma": SimpleNamespace(

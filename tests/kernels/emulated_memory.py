@@ -20,9 +20,9 @@ class Tile(np.ndarray[Any, Any]):
 
     type = SimpleNamespace(layout=None)
 
-    def to(self, dtype: Any) -> Any:
+    def to(self, dtype: Any, *, bitcast: bool = False) -> Any:
         """Convert."""
-        return self.astype(dtype)
+        return self.view(dtype) if bitcast else self.astype(dtype)
 
 
 def tile(values: Any) -> Any:
@@ -38,9 +38,15 @@ class Pointer:
     def __add__(self, offset: Any) -> "Pointer":
         return Pointer(self.array, self.offset + offset)
 
+    def to(self, _dtype: Any) -> "Pointer":
+        """Return the place: an address as a number is used for nothing else."""
+        return self
+
 
 class Shared:
     """Shared memory."""
+
+    layout = None
 
     def __init__(self, array: Any) -> None:
         self.array, self.shape, self.dtype = array, array.shape, array.dtype

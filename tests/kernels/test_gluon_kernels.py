@@ -17,9 +17,11 @@ WRITTEN_IN_GLUON = {
     "hopper_prefill_kernel",
     "hopper_projection_kernel",
     "large_gate_kernel",
+    "large_head_kernel",
     "large_product",
     "large_qkv_kernel",
     "ring_stage",
+    "tile_summary",
 }
 
 

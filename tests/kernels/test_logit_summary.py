@@ -48,15 +48,15 @@ def test_greedy_is_the_first_of_the_largest(plain_rows: torch.Tensor) -> None:
     ("flavour", "num_rows", "is_there"),
     [
         (SamplerFlavour.GREEDY, 64, True),
-        (SamplerFlavour.SAMPLED, 64, True),
-        (SamplerFlavour.SAMPLED, 65, False),
+        (SamplerFlavour.SAMPLED, 256, True),
+        (SamplerFlavour.SAMPLED, 257, False),
         (SamplerFlavour.FULL, 1, False),
     ],
 )
 def test_edited_and_many_rows_are_not_summed_up(
     flavour: SamplerFlavour, num_rows: int, is_there: bool
 ) -> None:
-    tables, rows_B = allocate_lane_sampling(70, "cpu"), torch.zeros(num_rows, dtype=torch.int32)
-    workspace = allocate_sampler_workspace(70, 300, flavour=flavour, device="cpu", chunk_size=CHUNK_SIZE)
+    tables, rows_B = allocate_lane_sampling(260, "cpu"), torch.zeros(num_rows, dtype=torch.int32)
+    workspace = allocate_sampler_workspace(260, 300, flavour=flavour, device="cpu", chunk_size=CHUNK_SIZE)
     summary = summary_of(rows_B, rows_B, tables, flavour=flavour, workspace=workspace)
     assert (summary is not None) == is_there

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kernels import large_head
 from model.fused_decoder import ROW_LIMITS
 from model.projection import Projection, Way
 
@@ -42,13 +43,17 @@ def test_weights_that_a_kernel_holds_leave_few_rows_one() -> None:
     assert weight.way(2, replace(ROW_LIMITS.down, few_rows_beside_held=32)) is Way.FEW_ROWS
 
 
-def test_the_head_is_streamed() -> None:
+def test_the_head_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
     weight_OI = torch.zeros(300, 64, dtype=torch.bfloat16)
     head = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=None, has_norm=False)
     ways = {3: Way.STREAMED, 64: Way.STREAMED, 65: Way.CUBLAS}
     assert {num_rows: head.way(num_rows, ROW_LIMITS.head) for num_rows in ways} == ways
     biased = Projection(weight_OI=weight_OI, weight_IO=weight_OI.t(), bias_O=weight_OI[:, 0], has_norm=False)
     assert biased.way(3, ROW_LIMITS.head) is Way.CUBLAS
+    monkeypatch.setattr(large_head, "runs_gluon", lambda _: True)
+    ways = {64: Way.STREAMED, 128: Way.STREAMED, 129: Way.CUBLAS, 256: Way.STREAMED, 257: Way.CUBLAS}
+    head = projection(151936, 1024)
+    assert {num_rows: head.way(num_rows, ROW_LIMITS.head) for num_rows in ways} == ways
 
 
 @pytest.mark.parametrize(("dtype", "way"), [(torch.bfloat16, Way.FEW_ROWS), (torch.float32, Way.TILED)])
