@@ -13,13 +13,15 @@ from scheduler_svc.core.plan import Admission, StepPlan
 from scheduler_svc.core.state import InFlightStep, SchedulerState
 from scheduler_svc.core.types import BlockId, Int32Array, Int64Array
 
+_NO_LANES: Int64Array = np.empty(0, np.int64)
+
 
 class Draft:
     """A step being planned."""
 
     def __init__(self, budget_left: int) -> None:
         self.budget_left = budget_left
-        self.decode_lanes: Int64Array
+        self.decode_lanes = _NO_LANES
         self.lease_num_tokens: Int64Array | None = None
         """Of a lease: the most tokens of each decode row."""
         self.chunk_lanes: list[int] = []
@@ -78,7 +80,7 @@ def commit(state: SchedulerState, draft: Draft) -> StepPlan | None:
         takes_over=state.open_leases.must_end,
     )
     _note_in_flight(state, draft, plan, row_lanes=row_lanes)
-    _register_prompt_blocks(state, draft.chunk_lanes)
+    state.unregistered += draft.chunk_lanes
     return plan
 
 
@@ -88,10 +90,8 @@ def _note_in_flight(state: SchedulerState, draft: Draft, plan: StepPlan, *, row_
     num_rows = np.zeros(len(lanes.incarnation), np.int64)
     num_rows[row_lanes] = 1
     num_tokens = num_rows.copy()
-    if draft.lease_num_tokens is not None:
-        num_tokens[row_lanes] = draft.lease_num_tokens
-    for lane, num_chunk_tokens in zip(draft.chunk_lanes, draft.chunk_num_tokens, strict=True):
-        num_tokens[lane] = num_chunk_tokens
+    if draft.chunk_lanes or draft.lease_num_tokens is not None:
+        num_tokens[row_lanes] = plan.row_num_tokens
     all_sample = all(draft.chunk_samples)
     sample_lanes = row_lanes if all_sample else row_lanes[plan.row_samples]
     lanes.num_scheduled += num_tokens
@@ -116,15 +116,3 @@ def _note_in_flight(state: SchedulerState, draft: Draft, plan: StepPlan, *, row_
         state.open_leases.add(plan.step_id)
     state.next_step_id += 1
     state.pending_releases = []
-
-
-def _register_prompt_blocks(state: SchedulerState, chunk_lanes: list[int]) -> None:
-    """Offer the blocks that this step fills to the next plan; the worker runs steps in order.
-
-    That is done when the next call comes, and takes 0.8 us a block: the worker may wait for this plan.
-    """
-    lanes, block_size = state.lanes, state.limits.block_size
-    for lane in chunk_lanes:
-        # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
-        num_tokens = min(int(lanes.num_scheduled[lane]), int(lanes.num_folded[lane]))
-        state.unregistered.append((lane, num_tokens // block_size))

@@ -28,20 +28,27 @@ def plan_step(state: SchedulerState, num_steps: int) -> StepPlan | None:
     draft = Draft(budget_left=state.limits.max_num_batched_tokens)
     if is_take_over_due(state):
         state.open_leases.ask_end()
+    # A worker without a request waits for this plan.
+    num_rows = _plan_rows(state, draft) if state.lanes.num_running else 0
+    # What a preemption freed is for those who run: admitting into it would only preempt again.
+    if not draft.has_preempted:
+        _admit(state, draft)
+    if num_steps > 1 and 0 < num_rows == len(draft.decode_lanes):
+        _plan_lease(state, draft, num_steps)
+    return commit(state, draft)
+
+
+def _plan_rows(state: SchedulerState, draft: Draft) -> int:
+    """Plan rows of the requests that run; return how many could compute."""
     is_decode, prefill_lanes = split_rows(state.lanes)
-    num_waiting_rows = int(np.count_nonzero(is_decode)) + len(prefill_lanes) if num_steps > 1 else 0
+    num_rows = int(np.count_nonzero(is_decode)) + len(prefill_lanes)
     draft.decode_lanes = _grow_decode_lanes(state, draft, is_decode).nonzero()[0]
     draft.budget_left -= len(draft.decode_lanes)
     for lane in prefill_lanes.tolist():
         # A decode row's growth may have preempted this lane.
         if state.lanes.incarnation[lane] and draft.budget_left > 0:
             _plan_chunk(state, draft, Lane(lane))
-    # What a preemption freed is for those who run: admitting into it would only preempt again.
-    if not draft.has_preempted:
-        _admit(state, draft)
-    if 0 < num_waiting_rows == len(draft.decode_lanes):
-        _plan_lease(state, draft, num_steps)
-    return commit(state, draft)
+    return num_rows
 
 
 def _grow_decode_lanes(state: SchedulerState, draft: Draft, is_decode: BoolArray) -> BoolArray:

@@ -2,6 +2,7 @@
 
     add / finish        a request comes, or is ended from outside
     schedule            the next step's plan; may run ahead of results
+    settle              what that put off, once the plan was sent
     update              the oldest step's next result, folded back
     lose_worker / reset a worker epoch ended, or another begins: what the worker held is forgotten
     give_away / adopt   live requests move to the core of another worker group
@@ -128,6 +129,11 @@ class Scheduler:
         plan = plan_step(self._state, num_steps)
         self._check()
         return plan
+
+    def settle(self) -> None:
+        """Do what planning put off as the worker may have waited; else the next call does it first."""
+        self._state.register_planned()
+        self._check()
 
     @property
     def is_take_over_due(self) -> bool:

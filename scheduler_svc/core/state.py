@@ -79,8 +79,8 @@ class SchedulerState:
         """Preempted requests with rows in flight, by the incarnation of those rows."""
         self.pending_releases: list[Lane] = []
         """Lanes vacated since the last plan: the worker is told with the next one."""
-        self.unregistered: list[tuple[int, int]] = []
-        """Lanes whose first so many blocks the prefix cache is yet to learn of."""
+        self.unregistered: list[int] = []
+        """Lanes with blocks that the last plan fills, of which the prefix cache is yet to learn."""
         self.suspect: Request | None = None
         """The latest request that started on its last chance; epochs.py tells what that means."""
         self.next_step_id = 1
@@ -136,9 +136,15 @@ class SchedulerState:
         )
 
     def register_planned(self) -> None:
-        """Offer what the last plan fills to the prefix cache; before any lane that it names is vacated."""
-        for lane, num_blocks in self.unregistered:
-            self.register_blocks(lane, num_blocks)
+        """Offer the prompts' blocks that the last plan fills to the next one; the worker runs steps in order.
+
+        Done when the next call comes, before a lane is vacated or planned anew: it takes 0.8 us a block, and
+        the worker may wait for the plan.
+        """
+        for lane in self.unregistered:
+            # Of a row that samples, the new token is not known yet: only blocks of known tokens count.
+            num_tokens = min(int(self.lanes.num_scheduled[lane]), int(self.lanes.num_folded[lane]))
+            self.register_blocks(lane, num_tokens // self.limits.block_size)
         self.unregistered.clear()
 
     def register_blocks(self, lane: int, num_blocks: int) -> None:
