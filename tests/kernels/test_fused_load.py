@@ -67,5 +67,5 @@ def test_every_padded_step_fits_a_staging_buffer(
             shape = padded_shape(
                 num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tokens_per_tile=tokens_per_tile
             )
-            admitted = padded_admissions(num_tokens, block_size=limits.block_size, words_per_lane=14)
+            admitted = padded_admissions(num_tokens, limits, words_per_lane=14)
             assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)

@@ -1,5 +1,7 @@
 """The arrays of newly admitted lanes, against values worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.worker_steps import admission, int32
@@ -8,10 +10,15 @@ from worker_svc.batch.admission_layout import (
     AdmissionShape,
     LaneTables,
     exact_admissions,
+    most_admissions,
     padded_admissions,
     write_admissions,
 )
+from worker_svc.batch.checks import TableLimits
 
+LIMITS = TableLimits(
+    block_size=4, num_blocks=8, max_num_seqs=48, max_num_batched_tokens=64, max_model_len=40, vocab_size=32
+)
 TABLES = LaneTables(num_positions=10, spare_token=99, num_columns=4, spare_block=77, spare_word=55)
 TWO = (
     admission(2, token_ids=int32([5, 6, 7]), block_ids=int32([3, 9])),
@@ -44,7 +51,7 @@ def test_without_admissions_all_goes_to_spare_cells() -> None:
 
 
 def test_what_a_step_has_room_for() -> None:
-    room = padded_admissions(16, block_size=4, words_per_lane=14)
+    room = padded_admissions(16, LIMITS, words_per_lane=14)
     assert room == AdmissionShape(num_tokens=16, num_blocks=36, num_words=448)
     exact = exact_admissions(TWO, words_per_lane=14)
     assert exact == AdmissionShape(num_tokens=4, num_blocks=3, num_words=28)
@@ -54,3 +61,13 @@ def test_what_a_step_has_room_for() -> None:
         assert not room.holds(
             AdmissionShape(**{**{"num_tokens": 0, "num_blocks": 0, "num_words": 0}, name: 449})
         )
+
+
+def test_a_step_of_the_most_tokens_has_room_for_a_prompt_that_goes_on_in_the_next_one() -> None:
+    room = padded_admissions(64, LIMITS, words_per_lane=14)
+    assert room == AdmissionShape(num_tokens=64 + 40, num_blocks=26 + 32, num_words=448)
+    most = most_admissions(LIMITS, words_per_lane=14)
+    assert most == AdmissionShape(num_tokens=64 + 40, num_blocks=26 + 48, num_words=48 * 14)
+    few_tokens = replace(LIMITS, max_num_seqs=8, max_num_batched_tokens=16)
+    most = most_admissions(few_tokens, words_per_lane=14)
+    assert most == AdmissionShape(num_tokens=16 + 16, num_blocks=8 + 32, num_words=448)

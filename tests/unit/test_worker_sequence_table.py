@@ -177,7 +177,7 @@ def test_a_wrong_admission_names_field_value_and_limit(
     table: SequenceTable, wrong: Admission, message: str
 ) -> None:
     with pytest.raises(ProtocolError) as caught:
-        table.apply(step(2, admissions=(wrong,)))
+        table.apply(step(2, admissions=(admission(3, block_ids=(7, 8)), wrong)))
     assert str(caught.value) == message
 
 

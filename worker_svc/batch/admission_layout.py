@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import Admission, Int32Array, Int64Array
 
 _MOST_ADMISSIONS = 32
@@ -61,12 +62,25 @@ class LaneTables:
     spare_word: int
 
 
-def padded_admissions(num_tokens: int, *, block_size: int, words_per_lane: int) -> AdmissionShape:
+def padded_admissions(num_tokens: int, limits: TableLimits, *, words_per_lane: int) -> AdmissionShape:
     """Return the shape of a captured step of so many tokens: those of prompts that begin with it fit."""
+    return _shape(num_tokens, _MOST_ADMISSIONS, limits=limits, words_per_lane=words_per_lane)
+
+
+def most_admissions(limits: TableLimits, *, words_per_lane: int) -> AdmissionShape:
+    """Return a shape that holds those of nearly every step that is not captured, and of all that are."""
+    num_lanes = max(limits.max_num_seqs, _MOST_ADMISSIONS)
+    return _shape(limits.max_num_batched_tokens, num_lanes, limits=limits, words_per_lane=words_per_lane)
+
+
+def _shape(num_tokens: int, num_lanes: int, *, limits: TableLimits, words_per_lane: int) -> AdmissionShape:
+    if num_tokens == limits.max_num_batched_tokens:
+        # Its last prompt is one that goes on in the next step, and travels whole.
+        num_tokens += min(num_tokens, limits.max_model_len)
     return AdmissionShape(
         num_tokens=num_tokens,
-        num_blocks=num_tokens // block_size + _MOST_ADMISSIONS,
-        num_words=_MOST_ADMISSIONS * words_per_lane,
+        num_blocks=num_tokens // limits.block_size + num_lanes,
+        num_words=num_lanes * words_per_lane,
     )
 
 

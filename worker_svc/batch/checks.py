@@ -79,41 +79,49 @@ def check_rows(
         raise ProtocolError.of(f"{field} of lane {lanes[row]}", int(values[row]), limit)
 
 
-def check_admission(admission: Admission, limits: TableLimits) -> None:
-    """Raise unless the admission fits the worker's buffers and itself."""
+def check_admissions(admissions: tuple[Admission, ...], limits: TableLimits) -> None:
+    """Raise unless each admission fits the worker's buffers and itself."""
     # What is wrong is told apart only where something is.
-    if not (_fits(admission, limits) and _samples_fit(admission.sampling, limits)):
-        _refuse_admission(admission, limits)
+    if not _all_fit(admissions, limits):
+        wrong = next(admission for admission in admissions if not _all_fit((admission,), limits))
+        _refuse_admission(wrong, limits)
 
 
-def _fits(admission: Admission, limits: TableLimits) -> bool:
-    """Tell whether lane, lengths, tokens and blocks are right."""
-    token_ids, block_ids = admission.token_ids, admission.block_ids
-    num_tokens, num_blocks = len(token_ids), len(block_ids)
-    if not 0 <= admission.num_computed_tokens < num_tokens <= admission.max_total_tokens:
-        return False
-    if not (0 <= admission.lane < limits.max_num_seqs and num_blocks <= limits.max_blocks_per_seq):
-        return False
-    if not (
-        1 <= admission.num_prompt_tokens <= num_tokens and admission.max_total_tokens <= limits.max_model_len
-    ):
-        return False
-    # As unsigned numbers, so that one comparison finds those below 0, too.
-    if np.maximum.reduce(token_ids.view(np.uint32)) >= limits.vocab_size:
-        return False
-    return not num_blocks or bool(np.maximum.reduce(block_ids.view(np.uint32) - 1) < limits.num_blocks)
+def _all_fit(admissions: tuple[Admission, ...], limits: TableLimits) -> bool:
+    """Tell whether all admissions are right; looking through their ids together takes half as long."""
+    token_ids, block_ids = [], []
+    for admission in admissions:
+        sampling = admission.sampling
+        if not (_lengths_fit(admission, limits) and _samples_fit(sampling, limits)):
+            return False
+        token_ids += [admission.token_ids, sampling.bias_token_ids, sampling.stop_token_ids]
+        block_ids.append(admission.block_ids)
+    # As unsigned numbers, so that one comparison finds those below the first one, too.
+    largest = np.maximum.reduce(np.concatenate(token_ids).view(np.uint32))
+    largest_block = np.maximum.reduce(np.concatenate(block_ids).view(np.uint32) - 1, initial=0)
+    return bool(largest < limits.vocab_size and largest_block < limits.num_blocks)
+
+
+def _lengths_fit(admission: Admission, limits: TableLimits) -> bool:
+    """Tell whether lane and lengths are right."""
+    num_tokens, num_blocks = len(admission.token_ids), len(admission.block_ids)
+    return (
+        0 <= admission.num_computed_tokens < num_tokens <= admission.max_total_tokens
+        and 0 <= admission.lane < limits.max_num_seqs
+        and num_blocks <= limits.max_blocks_per_seq
+        and 1 <= admission.num_prompt_tokens <= num_tokens
+        and admission.max_total_tokens <= limits.max_model_len
+    )
 
 
 def _samples_fit(sampling: LaneSampling, limits: TableLimits) -> bool:
-    """Tell whether sampling parameters are right."""
-    num_biases, num_stop_ids = len(sampling.bias_token_ids), len(sampling.stop_token_ids)
-    if len(sampling.bias_values) != num_biases or num_biases > MAX_BIASES or num_stop_ids > MAX_STOP_IDS:
-        return False
-    if sampling.num_logprobs_plus_one > MAX_LOGPROBS_PLUS_ONE or sampling.top_k > limits.vocab_size:
-        return False
-    return not any(
-        len(ids) and np.maximum.reduce(ids.view(np.uint32)) >= limits.vocab_size
-        for ids in (sampling.bias_token_ids, sampling.stop_token_ids)
+    """Tell whether sampling parameters, but for ids, are right."""
+    num_biases = len(sampling.bias_token_ids)
+    return (
+        len(sampling.bias_values) == num_biases <= MAX_BIASES
+        and len(sampling.stop_token_ids) <= MAX_STOP_IDS
+        and sampling.num_logprobs_plus_one <= MAX_LOGPROBS_PLUS_ONE
+        and sampling.top_k <= limits.vocab_size
     )
 
 

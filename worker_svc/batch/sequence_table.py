@@ -14,7 +14,7 @@ import numpy as np
 
 from worker_svc.batch.checks import (
     TableLimits,
-    check_admission,
+    check_admissions,
     check_distinct,
     check_equal_length,
     check_range,
@@ -150,8 +150,10 @@ class SequenceTable:
         self._last_step_id = step.step_id
         if len(step.released_lanes):
             self._release(step.released_lanes)
-        for admission in step.admissions:
-            self._admit(admission)
+        if step.admissions:
+            check_admissions(step.admissions, self.limits)
+            for admission in step.admissions:
+                self._admit(admission)
         if len(step.append_lanes) or len(step.append_block_ids):
             return self._append_blocks(step.append_lanes, step.append_block_ids)
         return NO_APPENDS
@@ -163,7 +165,6 @@ class SequenceTable:
         self._rows_data = self._run = None
 
     def _admit(self, admission: Admission) -> None:
-        check_admission(admission, self.limits)
         lane = admission.lane
         if self.is_held[lane]:
             raise ProtocolError.of("admission lane", lane, "name a lane that is free")

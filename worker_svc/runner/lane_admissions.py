@@ -14,6 +14,7 @@ from worker_svc.batch.admission_layout import (
     AdmissionShape,
     LaneTables,
     exact_admissions,
+    most_admissions,
     padded_admissions,
     write_admissions,
 )
@@ -47,8 +48,12 @@ class LaneAdmissions:
 
     def padded_shape(self, num_tokens: int) -> AdmissionShape:
         """Return the shape that a captured step of so many tokens has room for."""
-        block_size = self._parts.limits.block_size
-        return padded_admissions(num_tokens, block_size=block_size, words_per_lane=WORDS_PER_LANE)
+        return padded_admissions(num_tokens, self._parts.limits, words_per_lane=WORDS_PER_LANE)
+
+    @property
+    def most(self) -> AdmissionShape:
+        """What a step that is not captured has room for."""
+        return most_admissions(self._parts.limits, words_per_lane=WORDS_PER_LANE)
 
     def join(
         self, admissions: tuple[Admission, ...], room: AdmissionShape

@@ -70,7 +70,7 @@ class MixedStep:
         max_tokens, device = parts.limits.max_num_batched_tokens, parts.device
         self._parts = parts
         self._admissions = admissions
-        self._most_admitted = admissions.padded_shape(max_tokens)
+        self._most_admitted = admissions.most
         self._prepared = PreparedTokens.of(max_tokens, device)
         self._prepared_chosen = PreparedTokens.of(parts.limits.max_num_seqs, device)
         captures = has_graphs and parts.attention.captures_prefill

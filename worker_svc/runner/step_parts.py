@@ -14,7 +14,7 @@ from kernels.qkv_decode import qkv_decode_config_for
 from model.decoder import CausalLM
 from model.forward_context import KvCache
 from model.fused_decoder import FusedDecoder
-from worker_svc.batch.admission_layout import padded_admissions
+from worker_svc.batch.admission_layout import most_admissions
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.padding import DecodeLayout
 from worker_svc.runner.cell_writer import CellWriter
@@ -96,10 +96,7 @@ def staging_words(limits: TableLimits) -> int:
     alignment = 128
     # Two words a token, ten a row, and four a tile: a token each at least, and padded one more a row.
     mixed = 6 * limits.max_num_batched_tokens + 14 * limits.max_num_seqs
-    admitted = padded_admissions(
-        limits.max_num_batched_tokens, block_size=limits.block_size, words_per_lane=WORDS_PER_LANE
-    )
-    mixed += packed_starts(admitted.sizes)[-1]
+    mixed += packed_starts(most_admissions(limits, words_per_lane=WORDS_PER_LANE).sizes)[-1]
     return (
         max(mixed, 16 * limits.max_num_seqs, DecodeLayout(num_rows=limits.max_num_seqs).num_words) + alignment
     )
