@@ -11,7 +11,6 @@ projection X = (H + 2 * K) * D, H query heads, K KV heads, D head dim.
 from functools import cache
 
 import torch
-import triton
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import describe_tiles, large_gate_kernel, large_qkv_kernel, runs_gluon
@@ -135,7 +134,7 @@ def norm_qkv_rotate(
 
 def _grid(x_RI: torch.Tensor, weight_OI: torch.Tensor) -> tuple[tuple[int], int]:
     """Return as many programs as run at once, and how many tiles each takes in a row."""
-    num_row_blocks, num_column_blocks = triton.cdiv(len(x_RI), BLOCK_R), len(weight_OI) // BLOCK_O
+    num_row_blocks, num_column_blocks = -(-len(x_RI) // BLOCK_R), len(weight_OI) // BLOCK_O
     most = num_multiprocessors(x_RI.device)
     span = choose_span(num_row_blocks, num_column_blocks, most)
     return (min(num_row_blocks * num_column_blocks // span, most),), span

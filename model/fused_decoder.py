@@ -24,7 +24,7 @@ from kernels.tiled_config import ProjectionTile
 from model.attention import Attention
 from model.decoder import CausalLM, DecoderLayer
 from model.forward_context import KvCache
-from model.fused_step import ChosenTokens, FusedStep
+from model.fused_step import ChooseTokens, ChosenTokens, FusedStep
 from model.projection import MostRows, Projection, Way, make_projection
 from model.residual_stream import ResidualStream
 from model.workspace import Workspace, chosen_memory, make_workspace
@@ -116,21 +116,21 @@ class FusedDecoder:
         return self._run_layers(step, kv_caches).normed(self._norm_E)
 
     def forward_chosen(
-        self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, chosen: ChosenTokens
+        self, step: FusedStep, kv_caches: tuple[KvCache, ...], *, num_chosen: int, choose: ChooseTokens
     ) -> torch.Tensor:
         """Do what forward does, but return the chosen tokens' hidden_RE only, in hidden_memory.
 
-        Where they are few, the last layer only stores the K and V of the others.
+        Where they are few, the last layer only stores the K and V of the others; choose is called behind it.
         """
-        num_tokens, num_chosen = len(step.input_ids_T), len(chosen.rows_R)
-        if not has_few_chosen(num_tokens, num_chosen):
-            stream = self._choose(chosen, self._run_layers(step, kv_caches))
+        if not has_few_chosen(len(step.input_ids_T), num_chosen):
+            stream = self._choose(self._run_layers(step, kv_caches), choose())
         else:
             stream = self._begin(step)
             for layer, cache in zip(self._layers[:-1], kv_caches[:-1], strict=True):
                 self._layer(layer, step, cache=cache, stream=stream)
             self._store_cells(self._layers[-1], step, cache=kv_caches[-1], stream=stream)
-            stream = self._choose(chosen, stream)
+            chosen = choose()
+            stream = self._choose(stream, chosen)
             if num_chosen:
                 self._layer(self._layers[-1], chosen.step, cache=kv_caches[-1], stream=stream)
         return stream.normed(self._norm_E) if num_chosen else stream.work.normed_TE
@@ -188,7 +188,7 @@ class FusedDecoder:
             stream.is_after_kernel = False
         return stream
 
-    def _choose(self, chosen: ChosenTokens, stream: ResidualStream) -> ResidualStream:
+    def _choose(self, stream: ResidualStream, chosen: ChosenTokens) -> ResidualStream:
         """Return the chosen tokens' residual: looked up like embeddings, behind all that is queued."""
         residual_TE, num_chosen = stream.whole(), len(chosen.rows_R)
         work = chosen_memory(self._memory).first(num_chosen)

@@ -5,6 +5,7 @@ Knows nothing about layers.
 Shapes: T packed tokens, R chosen ones.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,10 @@ class ChosenTokens:
     """Tokens of a step whose hidden states are asked for: each the last one of its row."""
 
     rows_R: torch.Tensor
-    """int32: which of the step's tokens. Written, like their step, before the step's first kernel began."""
+    """int32: which of the step's tokens. Written, like their step, by what is queued already."""
     step: FusedStep
     """The same tokens as decode rows; padding has slot -1."""
+
+
+ChooseTokens = Callable[[], ChosenTokens]
+"""Queues what makes them ready; called late: a device that had nothing to do waits for the first launch."""

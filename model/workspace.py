@@ -36,6 +36,8 @@ class Workspace:
 
     def first(self, num_tokens: int) -> "Workspace":
         """Return views of the first rows."""
+        if num_tokens == len(self.residual_TE):
+            return self
         rows: dict[str, Any] = {
             name: value[:num_tokens]
             for name in self.__dataclass_fields__

@@ -204,7 +204,6 @@ class MixedStep:
         parts, attention = self._parts, self._parts.attention
         prepared = self._prepared.first(shape.num_tokens)
         prepared.prepare(on_device["token_lanes"], on_device["positions"], parts=parts)
-        chosen = self._prepare_chosen(on_device, shape.num_chosen)
         step = FusedStep(
             input_ids_T=prepared.input_ids_T,
             positions_T=on_device["positions"],
@@ -212,7 +211,12 @@ class MixedStep:
             attention=attention,
             attention_plan=attention.plan_lanes(self._rows(on_device, shape, config)),
         )
-        parts.decoder.forward_chosen(step, parts.kv_caches, chosen=chosen)
+        parts.decoder.forward_chosen(
+            step,
+            parts.kv_caches,
+            num_chosen=shape.num_chosen,
+            choose=partial(self._prepare_chosen, on_device, shape.num_chosen),
+        )
 
     def _prepare_chosen(self, on_device: Uploaded, num_chosen: int) -> ChosenTokens:
         """Queue what makes those that sample ready to be decode rows, and return them."""
