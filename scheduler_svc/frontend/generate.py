@@ -72,7 +72,7 @@ class Generator:
         self._link = link
         self._watch = watch
         self._max_pending = max_pending
-        self._turns = WriteTurns()
+        self._turns = WriteTurns(lambda: len(self.open_requests))
         self._write_delay = WriteDelay()
 
     async def run(

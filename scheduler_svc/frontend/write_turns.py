@@ -10,14 +10,17 @@ code and data in the processor's caches, and costs two thirds. Knows nothing abo
 import asyncio
 import heapq
 from collections import deque
+from collections.abc import Callable
 
 _TURNS_PER_ROUND = 8
 """A write costs 50 us, so these take as long as two new streams."""
-_BURST_STREAMS = 48
-_BURST_SECONDS = 0.2
-"""So many new streams within this time are a burst. Were it 8 within 40 ms, 32 requests that come at once
-would wait for rounds: half have their first token after 43 to 47 ms then, instead of 19 to 26, where a
-device takes 0.9 ms a step (two cores of a Xeon).
+_BURST_STREAMS = 8
+_BURST_SECONDS = 0.04
+"""So many new streams within this time are a burst, where many are open."""
+_FEW_STREAMS = 32
+"""So many write at once what they have: were they to wait for a burst's rounds, half of 32 requests that come
+together would have their first token after 43 to 47 ms, instead of 19 to 26, where a device takes 0.9 ms a
+step (two cores of a Xeon).
 """
 _BURST_ROUND_SECONDS = 0.016
 _BURST_TURNS_PER_ROUND = 16
@@ -33,8 +36,9 @@ _TIMER_MARGIN_SECONDS = 0.001
 class WriteTurns:
     """The streams of one front end that want to write, or rest until they may."""
 
-    def __init__(self) -> None:
-        """Make turns for the running event loop."""
+    def __init__(self, num_open: Callable[[], int]) -> None:
+        """Make turns for the running event loop; ``num_open`` tells how many streams are open."""
+        self._num_open = num_open
         self._num_left = _TURNS_PER_ROUND
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._new: list[asyncio.Future[None]] = []
@@ -59,9 +63,9 @@ class WriteTurns:
 
     @property
     def is_burst(self) -> bool:
-        """Whether new streams come in a burst."""
+        """Whether new streams come in a burst, and are many together."""
         recent = self._new_streams_seconds
-        if len(recent) < _BURST_STREAMS:
+        if len(recent) < _BURST_STREAMS or self._num_open() <= _FEW_STREAMS:
             return False
         return asyncio.get_running_loop().time() - recent[0] < _BURST_SECONDS
 

@@ -163,7 +163,9 @@ async def test_an_error_comes_after_the_output_before_it() -> None:
 async def test_the_first_output_is_written_at_once_and_later_ones_gather() -> None:
     stream = make()
     written: asyncio.Queue[Output] = asyncio.Queue()
-    task = asyncio.create_task(deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 0.05))
+    task = asyncio.create_task(
+        deliver(stream, written.put, turns=WriteTurns(lambda: 1), delay_seconds=lambda: 0.05)
+    )
     push(stream, "a")
     assert await asyncio.wait_for(written.get(), 0.04) == delta("a")
     for letter in "bcd":  # all within the delay, each seen by the loop
@@ -181,7 +183,7 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
     stream.ended(Ended(reason=FinishReason.LENGTH))
     written: asyncio.Queue[Output] = asyncio.Queue()
     final = await asyncio.wait_for(
-        deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 3600.0), 5
+        deliver(stream, written.put, turns=WriteTurns(lambda: 1), delay_seconds=lambda: 3600.0), 5
     )
     assert [written.get_nowait(), written.get_nowait()] == [delta("a"), final]
 
@@ -190,7 +192,9 @@ async def test_an_ended_stream_does_not_wait_before_its_final_message() -> None:
 async def test_an_end_does_not_wait_for_the_rest_of_a_delay(is_error: bool) -> None:
     stream = make()
     written: asyncio.Queue[Output] = asyncio.Queue()
-    task = asyncio.create_task(deliver(stream, written.put, turns=WriteTurns(), delay_seconds=lambda: 3600.0))
+    task = asyncio.create_task(
+        deliver(stream, written.put, turns=WriteTurns(lambda: 1), delay_seconds=lambda: 3600.0)
+    )
     push(stream, "a")
     assert await asyncio.wait_for(written.get(), 5) == delta("a")
     push(stream, "bc")

@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from scheduler_svc.frontend.write_turns import _BURST_STREAMS, WriteTurns
+from scheduler_svc.frontend.write_turns import WriteTurns
 
 LIMIT_SECONDS = 5.0
+MANY_STREAMS = 33
 
 
 async def rounds_until(condition: Callable[[], bool]) -> int:
@@ -20,7 +21,7 @@ async def rounds_until(condition: Callable[[], bool]) -> int:
 
 
 async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
-    turns, order = WriteTurns(), list[int]()
+    turns, order = WriteTurns(lambda: MANY_STREAMS), list[int]()
 
     async def write(index: int) -> None:
         await turns.take()
@@ -39,18 +40,22 @@ async def test_a_round_has_so_many_turns_and_all_get_one_in_order() -> None:
 def begin_burst(turns: WriteTurns, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the burst last as long as the test."""
     monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
-    for _ in range(_BURST_STREAMS - 1):
+    for _ in range(7):
         turns.note_new_stream()
     assert not turns.is_burst
     turns.note_new_stream()
     assert turns.is_burst
 
 
-async def test_a_few_dozen_streams_at_once_wait_for_no_round() -> None:
-    turns = WriteTurns()
-    for _ in range(32):
-        await asyncio.wait_for(turns.take_in(), LIMIT_SECONDS)
-        assert not turns.is_burst
+@pytest.mark.parametrize(("num_open", "is_burst"), [(32, False), (33, True)])
+async def test_few_open_streams_are_no_burst_however_fast_they_come(
+    num_open: int, is_burst: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_SECONDS", 60.0)
+    turns = WriteTurns(lambda: num_open)
+    for _ in range(num_open):
+        turns.note_new_stream()
+    assert turns.is_burst == is_burst
 
 
 async def seconds_of_turns(turns: WriteTurns, num_turns: int) -> float:
@@ -63,7 +68,7 @@ async def seconds_of_turns(turns: WriteTurns, num_turns: int) -> float:
 async def test_in_a_burst_of_new_streams_rounds_with_turns_come_rarely(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    turns = WriteTurns()
+    turns = WriteTurns(lambda: MANY_STREAMS)
     begin_burst(turns, monkeypatch)
     # 8 turns at once, then three rounds of 16 turns, 16 ms apart.
     assert await seconds_of_turns(turns, 56) >= 0.045
@@ -71,7 +76,7 @@ async def test_in_a_burst_of_new_streams_rounds_with_turns_come_rarely(
 
 async def test_in_a_burst_a_round_has_the_more_turns_the_more_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_ROUND_SECONDS", 0.0)
-    turns, order = WriteTurns(), list[int]()
+    turns, order = WriteTurns(lambda: MANY_STREAMS), list[int]()
     begin_burst(turns, monkeypatch)
 
     async def write(index: int) -> None:
@@ -89,9 +94,9 @@ async def test_in_a_burst_a_round_has_the_more_turns_the_more_wait(monkeypatch: 
 
 
 async def test_in_a_burst_new_streams_are_taken_in_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    turns, order = WriteTurns(), list[int]()
+    turns, order = WriteTurns(lambda: MANY_STREAMS), list[int]()
     with pytest.raises(StopIteration):  # without a burst it never gives way to another task
-        WriteTurns().take_in().send(None)
+        WriteTurns(lambda: MANY_STREAMS).take_in().send(None)
     begin_burst(turns, monkeypatch)
 
     async def take_in(index: int) -> None:
@@ -110,7 +115,7 @@ async def test_in_a_burst_new_streams_are_taken_in_together(monkeypatch: pytest.
 
 
 async def test_one_turn_after_another_needs_no_waiting() -> None:
-    turns = WriteTurns()
+    turns = WriteTurns(lambda: MANY_STREAMS)
     for _ in range(8):
         turn = turns.take()
         with pytest.raises(StopIteration):  # it never gave way to another task
@@ -118,7 +123,7 @@ async def test_one_turn_after_another_needs_no_waiting() -> None:
 
 
 async def test_rests_end_by_their_own_time_and_not_before() -> None:
-    turns, order = WriteTurns(), list[str]()
+    turns, order = WriteTurns(lambda: MANY_STREAMS), list[str]()
     start = asyncio.get_running_loop().time()
 
     async def write(name: str, seconds: float) -> None:
@@ -135,7 +140,7 @@ async def test_rests_end_by_their_own_time_and_not_before() -> None:
 
 
 async def test_a_stream_that_goes_takes_no_turn() -> None:
-    turns, order = WriteTurns(), list[int]()
+    turns, order = WriteTurns(lambda: MANY_STREAMS), list[int]()
 
     async def write(index: int) -> None:
         await turns.take()
@@ -153,7 +158,7 @@ async def test_a_stream_that_goes_takes_no_turn() -> None:
 
 
 async def test_a_rest_may_be_ended_before_its_time_and_is_over_then() -> None:
-    turns = WriteTurns()
+    turns = WriteTurns(lambda: MANY_STREAMS)
     long, short = turns.rest(3600.0), turns.rest(0.02)
     turns.end_rest(long)
     turns.end_rest(short)
