@@ -61,7 +61,6 @@ ROW_LIMITS = RowLimits(
     head=MostRows(few_rows=2, tiled=0, streamed=256),
 )
 
-
 LEAST_TOKENS, LEAST_TOKENS_A_CHOSEN = 512, 4
 """From how many tokens, and how many for each chosen one, the last layer computes the chosen ones apart."""
 
@@ -173,7 +172,8 @@ class FusedDecoder:
     def _begin(self, step: FusedStep) -> ResidualStream:
         """Return the tokens' embeddings, the first residual."""
         num_tokens, ranks = len(step.input_ids_T), self._ranks
-        stream = ResidualStream(self._memory.first(num_tokens), ranks=ranks, eps=self.config.rms_norm_eps)
+        work = self._memory.first(num_tokens, is_decode=step.is_decode)
+        stream = ResidualStream(work, ranks=ranks, eps=self.config.rms_norm_eps)
         is_squared = self._layers[0].qkv.way(num_tokens, ROW_LIMITS.qkv) is Way.TILED and ranks.size == 1
         embed_rows(
             step.input_ids_T,

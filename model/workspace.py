@@ -32,18 +32,23 @@ class Workspace:
     """float32: the residual's sums of squares."""
     splits: ProjectionWorkspace
     shared: SharedRows | None = None
-    """Where the residual lies that ranks share, of steps that are cut."""
+    """Where the residual lies that ranks share, of steps that may be cut."""
 
-    def first(self, num_tokens: int) -> "Workspace":
-        """Return views of the first rows."""
-        if num_tokens == len(self.residual_TE):
+    def first(self, num_tokens: int, *, is_decode: bool = False) -> "Workspace":
+        """Return views of the first rows.
+
+        Those of decodes are not shared: they are captured, however many they are, and in a graph a kernel
+        that waits for another rank's copy may come before the copy that the other one waits for.
+        """
+        shared = None if is_decode else self.shared
+        if num_tokens == len(self.residual_TE) and shared is self.shared:
             return self
         rows: dict[str, Any] = {
             name: value[:num_tokens]
             for name in self.__dataclass_fields__
             if isinstance(value := getattr(self, name), torch.Tensor)
         }
-        return replace(self, **rows)
+        return replace(self, **rows, shared=shared)
 
 
 def make_workspace(model: CausalLM, num_tokens: int) -> Workspace:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from kernels.attention_backend import make_attention_backend
-from model import row_cut
+from model import cut_residual, row_cut
 from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from model.ranks import Ranks
@@ -82,6 +82,22 @@ def run(executor: StepExecutor) -> list[list[int]]:
     return [executor.launch(one).finish().sampled.token_ids.tolist() for one in steps]
 
 
+def cut_from(num_rows: int, monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Have steps be cut from so many rows on; return the sizes of those that were, once they are."""
+    sizes: set[int] = set()
+
+    def note(num_rows: int, row_bytes: int, *, num_ranks: int) -> tuple[slice, ...]:
+        cut = row_cut.cut_rows(num_rows, row_bytes, num_ranks=num_ranks)
+        sizes.update([num_rows] if cut else [])
+        return cut
+
+    monkeypatch.setattr(row_cut, "LEAST_ROWS", num_rows)
+    monkeypatch.setattr(row_cut, "LEAST_BYTES", 1)
+    monkeypatch.setattr(row_cut, "UNIT", 1)
+    monkeypatch.setattr(cut_residual, "cut_rows", note)
+    return sizes
+
+
 def test_ranks_give_the_tokens_of_a_whole_model(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,9 +116,8 @@ def test_ranks_give_the_tokens_of_a_whole_model(
         return run(make_executor(folder, rank))
 
     assert run_ranks(3, run_rank) == [expected] * 3
-    # The first step and the third are cut: two, two and one row, and one each.
-    monkeypatch.setattr(row_cut, "LEAST_ROWS", 3)
-    monkeypatch.setattr(row_cut, "LEAST_BYTES", 1)
-    monkeypatch.setattr(row_cut, "UNIT", 1)
+    # The first step and the third are cut: two, two and one row, and one each; that of two decodes is not.
+    num_rows_cut = cut_from(2, monkeypatch)
     assert run_ranks(3, run_rank) == [expected] * 3
+    assert num_rows_cut == {5, 3}
     assert len({token for tokens in expected for token in tokens}) > 3
