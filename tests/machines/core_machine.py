@@ -182,6 +182,12 @@ class CoreMachine(RuleBasedStateMachine):
         """Plan one step or lease ahead."""
         self.driver.schedule(num_steps or self.num_steps)
 
+    @rule()
+    def settle(self) -> None:
+        """Do what planning put off, as an engine does that has no credit left."""
+        self.driver.core.settle()
+        self.driver.check()
+
     @precondition(lambda self: self.driver.in_flight)
     @rule(num_steps=st.integers(1, 4))
     def update(self, num_steps: int) -> None:
