@@ -38,17 +38,17 @@ LIMITED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "seed"
 DRAWN: dict[str, Any] = {"temperature": 2.0, "seed": 6}
 
 
-def make_executor(folder: Path, ranks: Ranks | None) -> StepExecutor:
+def make_executor(folder: Path, ranks: Ranks | None, dtype: torch.dtype = torch.float32) -> StepExecutor:
     """Return a fused runner's executor for a rank, and a plain one for the whole model."""
     from worker_svc.runner.fused_runner import FusedModelRunner  # noqa: PLC0415
     from worker_svc.runner.step_parts import make_step_parts  # noqa: PLC0415
 
     config, cpu = read_model_config(folder), torch.device("cpu")
     # Not by load_model: it packs weights for CPUs.
-    model = MODEL_CLASSES[config.architecture](config, ranks=ranks, dtype=torch.float32)
+    model = MODEL_CLASSES[config.architecture](config, ranks=ranks, dtype=dtype)
     load_weights(model, folder)
     caches = allocate_kv_caches(
-        model.config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=torch.float32, device=cpu
+        model.config, LIMITS.num_blocks, block_size=BLOCK_SIZE, dtype=dtype, device=cpu
     )
     if ranks is not None:
         parts = make_step_parts(model, LIMITS, kv_caches=caches, device=cpu)
@@ -121,3 +121,26 @@ def test_ranks_give_the_tokens_of_a_whole_model(
     assert run_ranks(3, run_rank) == [expected] * 3
     assert num_rows_cut == {5, 3}
     assert len({token for tokens in expected for token in tokens}) > 3
+
+
+def test_layers_whose_rows_come_one_rank_after_the_other_give_the_same_tokens(
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In bfloat16 each projection takes the rows that are there; the last layer leaves out who samples not."""
+    from model import fused_decoder  # noqa: PLC0415
+    from model.projection import MostRows  # noqa: PLC0415
+
+    names = ("qkv", "output", "gate_up", "down", "head")
+    limits = fused_decoder.RowLimits(**dict.fromkeys(names, MostRows(few_rows=0, tiled=0)))
+    monkeypatch.setattr(fused_decoder, "ROW_LIMITS", limits)
+    monkeypatch.setattr(fused_decoder, "LEAST_TOKENS", 2)
+    folder = checkpoint_folder("qwen3_tiny")
+
+    def run_rank(rank: Ranks) -> list[list[int]]:
+        return run(make_executor(folder, rank, torch.bfloat16))
+
+    whole = run_ranks(2, run_rank)
+    num_rows_cut = cut_from(2, monkeypatch)
+    assert run_ranks(2, run_rank) == whole
+    assert num_rows_cut == {5, 3}
+    assert len({token for tokens in whole[0] for token in tokens}) > 3
