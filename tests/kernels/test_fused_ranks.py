@@ -126,7 +126,7 @@ def test_ranks_give_the_tokens_of_a_whole_model(
 def test_layers_whose_rows_come_one_rank_after_the_other_give_the_same_tokens(
     checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In bfloat16 each projection takes the rows that are there; the last layer leaves out who samples not."""
+    """In bfloat16 each projection takes the rows that are there; the last layer computes chosen ones only."""
     from model import fused_decoder  # noqa: PLC0415
     from model.projection import MostRows  # noqa: PLC0415
 
