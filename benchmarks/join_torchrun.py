@@ -16,7 +16,7 @@ def join_torchrun(device: str) -> TpGroup:
     """Return this rank's place; more than one rank are in the default process group then."""
     for name, value in GPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    group = make_tp_group(device, os.environ)
+    group = make_tp_group(device, os.environ, parent_pid=os.getppid())
     if group.size > 1:
         if device == "cuda":
             torch.cuda.set_device(group.device)

@@ -67,7 +67,7 @@ def _leave_process(exit_code: int) -> None:
 
 def _run(config: WorkerConfig) -> None:
     """Serve; what needs the environment is imported after it is set."""
-    group = make_tp_group(config.device, os.environ)
+    group = make_tp_group(config.device, os.environ, parent_pid=os.getppid())
     check_model(config.model)
     if group.is_leader:
         check_address(config.host, config.port)

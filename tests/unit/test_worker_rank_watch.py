@@ -24,9 +24,7 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def watch_of(
-    block: SharedBlock, pid: int, limit_seconds: float, launcher_pid: int | None = None
-) -> "queue.SimpleQueue[object]":
+def watch_of(block: SharedBlock, pid: int, limit_seconds: float) -> "queue.SimpleQueue[object]":
     """Watch rank 5 from rank 4; return where losses are told."""
     lost: queue.SimpleQueue[object] = queue.SimpleQueue()
     watch = RankWatch(
@@ -35,7 +33,6 @@ def watch_of(
         own_index=0,
         limit_seconds=limit_seconds,
         on_lost=lost.put,
-        launcher_pid=launcher_pid,
     )
     watch.start()
     return lost
@@ -46,13 +43,6 @@ def test_a_rank_that_is_killed_is_lost_at_once(other: "subprocess.Popen[bytes]")
     lost = watch_of(block, other.pid, LIMIT_SECONDS)
     other.kill()
     assert str(lost.get(timeout=30)) == "rank 5 of the worker group has ended"
-
-
-def test_ranks_do_not_outlive_their_launcher(other: "subprocess.Popen[bytes]") -> None:
-    block = SharedBlock.create(num_ranks=2, num_readers=1)
-    lost = watch_of(block, os.getppid(), LIMIT_SECONDS, other.pid)
-    other.kill()
-    assert str(lost.get(timeout=30)) == "the launcher of the worker group has ended"
 
 
 def test_a_rank_without_a_sign_of_life_is_killed_and_lost(other: "subprocess.Popen[bytes]") -> None:

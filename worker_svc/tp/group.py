@@ -25,8 +25,8 @@ class TpGroup:
     """Which of the group's hosts this is; rank 0 is on the first."""
     leader_host: str = "127.0.0.1"
     """Where the other hosts reach the first."""
-    has_launcher: bool = False
-    """Whether the parent process is torchrun, which starts ranks and ends with them."""
+    launcher_pid: int | None = None
+    """torchrun's process, which starts ranks and ends with them."""
 
     @property
     def is_leader(self) -> bool:
@@ -44,12 +44,13 @@ class TpGroup:
         return self.host_index == 0
 
 
-def make_tp_group(device: str, environment: Mapping[str, str]) -> TpGroup:
+def make_tp_group(device: str, environment: Mapping[str, str], *, parent_pid: int | None = None) -> TpGroup:
     """Place a rank.
 
     Args:
         device: "cpu" or "cuda".
         environment: As torchrun sets it; one rank where it says nothing.
+        parent_pid: Process that started this one.
 
     Raises:
         ConfigError: if a variable is no number, or they do not fit together.
@@ -67,7 +68,7 @@ def make_tp_group(device: str, environment: Mapping[str, str]) -> TpGroup:
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
         host_index=_number(environment, "GROUP_RANK", 0),
         leader_host=environment.get("MASTER_ADDR", "127.0.0.1"),
-        has_launcher="TORCHELASTIC_RUN_ID" in environment,
+        launcher_pid=parent_pid if "TORCHELASTIC_RUN_ID" in environment else None,
     )
     for name, value, limit in (
         ("RANK", group.rank, size),

@@ -12,6 +12,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
@@ -28,11 +29,16 @@ from worker_svc.tp.host_link import (
     connect_to_leader,
     open_listener,
 )
+from worker_svc.tp.launcher_watch import LauncherWatch
 from worker_svc.tp.meeting import agree_on_name
 from worker_svc.tp.messages import SPIN_SECONDS, next_message, write_message
 from worker_svc.tp.rank_watch import RankWatch
 from worker_svc.tp.shared_block import SharedBlock
 
+STORE_LIMIT = timedelta(minutes=5)
+"""How long a rank looks for the store to meet in: torchrun's is there before any rank, unless it has gone."""
+GET_LIMIT = timedelta(minutes=30)
+"""How long it waits for what others write there, as torch does."""
 OnLost = Callable[[DeviceLostError], object]
 Value = TypeVar("Value")
 
@@ -57,11 +63,16 @@ class Membership:
     """A rank's ties to the others, from its join until it leaves."""
 
     def __init__(
-        self, group: TpGroup, block: SharedBlock, *, watch: RankWatch, links: Sequence[HostLink]
+        self,
+        group: TpGroup,
+        block: SharedBlock,
+        *,
+        watches: Sequence[RankWatch | LauncherWatch],
+        links: Sequence[HostLink],
     ) -> None:
         self._group = group
         self._block = block
-        self._watch = watch
+        self._watches = watches
         self._links = links
         self._writer = block.writer() if group.is_leader and group.local_size > 1 else None
         self._reader = None if group.is_leader else block.reader(_reader_index(group))
@@ -95,7 +106,8 @@ class Membership:
 
         The process group is left to the process's end: NCCL would wait for the graphs that use it.
         """
-        self._watch.stop()
+        for watch in self._watches:
+            watch.stop()
         if self._group.is_leader:
             self._block.stop()
             for link in self._links:
@@ -109,11 +121,13 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
         group: This rank's place.
         options: All that must be the same on all ranks, to be compared.
         limit_seconds: How long a rank may show no sign of life.
-        on_lost: Called from any thread once another rank is lost; this one can go no further.
+        on_lost: Called from any thread once another rank or torchrun is lost; this one can go no further.
 
     Raises:
         StartupError: if the ranks do not fit together.
     """
+    launcher_watch = LauncherWatch(group.launcher_pid, on_lost)
+    launcher_watch.start()
     _open_process_group(group)
     num_readers = group.local_size - group.is_leader_host
     block_of = {"num_ranks": group.local_size, "num_readers": num_readers}
@@ -139,12 +153,11 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
         own_index=group.local_rank,
         limit_seconds=limit_seconds,
         on_lost=on_lost,
-        launcher_pid=os.getppid() if group.has_launcher else None,
     )
     watch.start()
     make_link = partial(HostLink, limit_seconds=limit_seconds, on_lost=on_lost)
     links = _connect(group, cards, block, listener=listener, make_link=make_link)
-    return Membership(group, block, watch=watch, links=links)
+    return Membership(group, block, watches=(launcher_watch, watch), links=links)
 
 
 def _open_process_group(group: TpGroup) -> None:
@@ -153,7 +166,8 @@ def _open_process_group(group: TpGroup) -> None:
     try:
         if group.device != "cpu":
             torch.cuda.set_device(group.device)
-        store, rank, size = next(rendezvous("env://", group.rank, group.size))
+        store, rank, size = next(rendezvous("env://", group.rank, group.size, timeout=STORE_LIMIT))
+        store.set_timeout(GET_LIMIT)
         store = PrefixStore(agree_on_name(store, rank=rank, size=size), store)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     except (RuntimeError, ValueError) as error:

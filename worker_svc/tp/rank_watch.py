@@ -1,4 +1,4 @@
-"""Notices when another rank of this host, or their launcher, ends or falls silent, in a thread of its own.
+"""Notices when another rank of this host ends or falls silent, in a thread of its own.
 
 A process that ends is noticed at once, one that is stopped or starved of the CPU by its beats. A device
 call that hangs is another's to notice: the thread goes on beating. Linux only. Knows nothing about steps.
@@ -35,7 +35,6 @@ class RankWatch:
         own_index: int,
         limit_seconds: float,
         on_lost: Callable[[DeviceLostError], object],
-        launcher_pid: int | None = None,
     ) -> None:
         """Make it; ``start`` starts it.
 
@@ -45,9 +44,7 @@ class RankWatch:
             own_index: Which of them this is.
             limit_seconds: How long one may be silent.
             on_lost: Called in the thread, once, when a rank is lost though the group is not stopping.
-            launcher_pid: Process that started the ranks, which must not live on without it.
         """
-        self._launcher_pid = launcher_pid
         self._block = block
         self._ranks = ranks
         self._own_index = own_index
@@ -84,8 +81,6 @@ class RankWatch:
         """Return a descriptor of each process that is watched, and what it is."""
         processes = {pid: f"rank {rank}" for rank, pid in self._ranks}
         del processes[self._ranks[self._own_index][1]]
-        if self._launcher_pid is not None:
-            processes[self._launcher_pid] = "the launcher"
         descriptors = ((_open_process(pid), what) for pid, what in processes.items())
         return {descriptor: what for descriptor, what in descriptors if descriptor is not None}
 
