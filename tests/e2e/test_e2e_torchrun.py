@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -75,13 +76,27 @@ def test_four_ranks_through_deaths(checkpoint_folder: Callable[[str], Path]) -> 
         assert worker.num_epochs_lost >= 6
 
 
-def test_two_hosts(model_folder: Path) -> None:
-    expected = ids_of_one_rank(model_folder)
-    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{quiet_port(2)}")
+def wait_for_listener(port: int, limit_seconds: float = 60.0) -> None:
+    """Wait until somebody listens on a port of this machine."""
+    deadline = time.monotonic() + limit_seconds
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        assert time.monotonic() < deadline, f"nobody listens on port {port}"
+        time.sleep(0.05)
+
+
+def test_two_hosts(model_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    expected, port = ids_of_one_rank(model_folder), quiet_port(2)
+    meeting = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}")
     launch = (*meeting, "--nproc-per-node", "1", "--max-restarts", "100", "-m", "worker_svc")
     worker_flags = ("--model", str(model_folder), "--port", str(quiet_port(3)), *WORKER_FLAGS)
     with ExitStack() as stack:
-        hosts = [stack.enter_context(torchrun_of(*launch, *worker_flags)) for _ in range(2)]
+        hosts = [stack.enter_context(torchrun_of(*launch, *worker_flags))]
+        wait_for_listener(port)
+        hosts.append(stack.enter_context(torchrun_of(*launch, *worker_flags)))
         deadline = time.monotonic() + 120
         while not (leading := [host for host in hosts if "listening" in "".join(host.lines)]):
             assert time.monotonic() < deadline, "\n".join("".join(host.lines) for host in hosts)
@@ -92,6 +107,10 @@ def test_two_hosts(model_folder: Path) -> None:
                 streams = start_streams(client)
                 os.kill(ranks_of(host, 1)[0], signal.SIGKILL)
                 assert tokens_of(streams) == expected
+            streams = start_streams(client)
+            hosts[1].kill()
+            stack.enter_context(torchrun_of(*launch, *worker_flags))
+            assert tokens_of(streams) == expected
 
 
 def test_stepwire_serve_starts_a_group_again_that_lost_a_rank(model_folder: Path) -> None:

@@ -117,8 +117,9 @@ TESTED_COMMANDS = {
         "--port 50061"
     ): f"{_RANKS_TESTS}::test_four_ranks_through_deaths",
     (
-        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint node-a:29400 "
-        "--max-restarts 100 -m worker_svc --model models/Qwen3-32B --device cuda --host 0.0.0.0 --port 50061"
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d "
+        "--rdzv-endpoint node-a:29400 --max-restarts 100 -m worker_svc --model models/Qwen3-32B --device "
+        "cuda --host 0.0.0.0 --port 50061"
     ): f"{_RANKS_TESTS}::test_two_hosts",
     "python -m worker_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
     "python -m scheduler_svc --help": "tests/rules/test_rules_operations.py::test_help_explains_every_flag",
