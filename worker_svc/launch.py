@@ -11,16 +11,21 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 EXIT_FAILED = 1
+EXIT_LOST = 3
+"""Of a rank that may only have noticed that another one has ended."""
 SIGNAL_BASE = 128
 """As shells tell which signal ended a program."""
 
 
 def launch() -> None:
-    """Run the command line of torchrun; end with the exit code of the rank that failed first."""
+    """Run the command line of torchrun; end with the exit code of the rank that tells why."""
     try:
         run.main()
     except ChildFailedError as error:
-        code = error.get_first_failure()[1].exitcode
+        # Which one was first is known to the second only.
+        codes = (failure.exitcode for failure in error.failures.values())
+        first = error.get_first_failure()[1].exitcode
+        code = next((code for code in codes if code > 0 and code != EXIT_LOST), first)
         sys.exit(code if code > 0 else EXIT_FAILED)
     except SignalException as error:
         sys.exit(SIGNAL_BASE + error.sigval)

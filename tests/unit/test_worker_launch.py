@@ -21,6 +21,19 @@ def test_a_rank_that_failed_gives_its_exit_code_and_no_traceback(
     assert ending.value.code == expected
 
 
+def test_a_rank_that_only_noticed_another_s_end_does_not_hide_why_it_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = {
+        rank: ProcessFailure(local_rank=rank, pid=4242 + rank, exitcode=exit_code, error_file="<N/A>")
+        for rank, exit_code in enumerate((3, 2, 3))
+    }
+    _end_torchrun_with(ChildFailedError("worker_svc", failures), monkeypatch)
+    with pytest.raises(SystemExit) as ending:
+        launch()
+    assert ending.value.code == 2
+
+
 def test_a_signal_gives_the_exit_code_of_shells(monkeypatch: pytest.MonkeyPatch) -> None:
     _end_torchrun_with(SignalException("got a signal", signal.SIGTERM), monkeypatch)
     with pytest.raises(SystemExit) as ending:
