@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from worker_svc.errors import ConfigError, StartupError
 from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.worker_info import LoadedWorker
 from worker_svc.tp import ranks_start
-from worker_svc.tp.join import RankCard, check_cards
+from worker_svc.tp.join import Membership, RankCard, check_cards
 
 
 class Others:
@@ -54,6 +55,20 @@ def test_a_rank_that_has_loaded_something_else_is_named() -> None:
     others: Any = Others(lambda own: own.replace("num_blocks=20", "num_blocks=19"))
     with pytest.raises(StartupError, match=r"rank 1 has loaded config abc, .*num_blocks=19"):
         ranks_start.lead(worker(), others)
+
+
+def test_a_rank_that_ends_while_others_wait_for_it_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(values: list[str], own: str) -> None:
+        raise RuntimeError(f"connection closed by peer after {own}, {len(values)} ranks")
+
+    monkeypatch.setattr("worker_svc.tp.join.distributed.all_gather_object", lose)
+    nothing: Any = None
+    group: Any = SimpleNamespace(is_leader=True, local_size=1, size=2, device="cpu")
+    membership = Membership(group, nothing, watches=(), links=())
+    with pytest.raises(
+        StartupError, match="another rank of the worker group has ended while it started: conn"
+    ):
+        membership.gather("mine")
 
 
 def test_a_leading_worker_tells_what_it_does_and_ends_with_a_step_that_fails() -> None:

@@ -84,7 +84,11 @@ class Membership:
         return self._group.rank
 
     def gather(self, own: str) -> list[str]:
-        """Give a value to all ranks and return theirs, by rank. Waits for all of them."""
+        """Give a value to all ranks and return theirs, by rank. Waits for all of them.
+
+        Raises:
+            StartupError: if one of them has ended.
+        """
         return _gather(own, self._group.size)
 
     def publish(self, message: bytes) -> None:
@@ -124,7 +128,7 @@ def join_group(group: TpGroup, *, options: str, limit_seconds: float, on_lost: O
         on_lost: Called from any thread once another rank or torchrun is lost; this one can go no further.
 
     Raises:
-        StartupError: if the ranks do not fit together.
+        StartupError: if the ranks do not fit together, or one of them has ended.
     """
     launcher_watch = LauncherWatch(group.launcher_pid, on_lost)
     launcher_watch.start()
@@ -190,7 +194,10 @@ def check_cards(cards: Sequence[RankCard]) -> None:
 
 def _gather(own: Value, size: int) -> list[Value]:
     values = [own] * size
-    distributed.all_gather_object(values, own)
+    try:
+        distributed.all_gather_object(values, own)
+    except RuntimeError as error:
+        raise StartupError(f"another rank of the worker group has ended while it started: {error}") from error
     return values
 
 
