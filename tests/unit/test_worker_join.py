@@ -15,6 +15,7 @@ from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.worker_info import LoadedWorker
 from worker_svc.tp import ranks_start
 from worker_svc.tp.join import Membership, RankCard, check_cards
+from worker_svc.tp.shared_block import SharedBlock
 
 
 class Others:
@@ -69,6 +70,11 @@ def test_a_rank_that_ends_while_others_wait_for_it_is_told_in_a_line(monkeypatch
         StartupError, match="another rank of the worker group has ended while it started: conn"
     ):
         membership.gather("mine")
+
+
+def test_the_memory_of_a_rank_that_has_ended_is_told_in_a_line() -> None:
+    with pytest.raises(StartupError, match=r"has ended while it started: .*/proc/0/fd/3"):
+        SharedBlock.open("/proc/0/fd/3", num_ranks=2, num_readers=1)
 
 
 def test_a_leading_worker_tells_what_it_does_and_ends_with_a_step_that_fails() -> None:

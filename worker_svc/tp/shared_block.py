@@ -9,6 +9,7 @@ Linux only. Knows nothing about what messages mean.
 import mmap
 import os
 
+from worker_svc.errors import StartupError
 from worker_svc.tp.ring import RingReader, RingWriter, ring_bytes
 
 RING_CAPACITY_BYTES = 4 * 1024**2
@@ -42,8 +43,16 @@ class SharedBlock:
 
     @classmethod
     def open(cls, path: str, *, num_ranks: int, num_readers: int) -> "SharedBlock":
-        """Open another process's, while that lives."""
-        return cls(os.open(path, os.O_RDWR), num_ranks=num_ranks, num_readers=num_readers)
+        """Open another process's, while that lives.
+
+        Raises:
+            StartupError: if it lives no more.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDWR)
+        except OSError as error:
+            raise StartupError(f"a rank of the worker group has ended while it started: {error}") from error
+        return cls(descriptor, num_ranks=num_ranks, num_readers=num_readers)
 
     @property
     def path(self) -> str:
