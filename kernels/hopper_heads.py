@@ -15,8 +15,8 @@ import triton
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import hopper_heads_kernel, runs_gluon
-from kernels.hopper_projection import describe, layouts
-from kernels.hopper_tiles import HEAD_DIM, HopperTile, num_buffers
+from kernels.hopper_projection import describe, layouts, product_constants
+from kernels.hopper_tiles import HEAD_DIM, HopperTile
 from kernels.qkv_rows import QkvRows
 from kernels.rows_behind import with_rows_behind
 from kernels.tiled_projection import is_aligned
@@ -79,18 +79,7 @@ def hopper_heads(
 @cache
 def head_constants(tile: HopperTile, num_inputs: int) -> dict[str, Any]:
     """Return those of the kernel's constants that tile and sizes decide."""
-    row_buffers, weight_buffers = num_buffers(tile, num_inputs // tile.num_splits // tile.block_inputs)
     # A head's halves lie as gates and ups do.
     held = layouts(replace(tile, block_outputs=HEAD_DIM // 2), num_inputs, is_gated=True)
     held["HALF"] = held.pop("GATE")
-    return {
-        "I": num_inputs,
-        "BLOCK_R": tile.block_rows,
-        "BLOCK_I": tile.block_inputs,
-        "SPLITS": tile.num_splits,
-        "ROW_STAGES": row_buffers,
-        "WEIGHT_STAGES": weight_buffers,
-        "IS_EARLY": tile.is_early,
-        "IS_SWAPPED": tile.is_swapped,
-        **held,
-    }
+    return product_constants(tile, num_inputs) | held

@@ -81,20 +81,27 @@ def hopper_projection(
 @cache
 def launch_constants(tile: HopperTile, num_outputs: int, num_inputs: int, is_gated: bool) -> dict[str, Any]:
     """Return those of the kernel's constants that tile and sizes decide."""
+    return {
+        "O": num_outputs,
+        "BLOCK_O": tile.block_outputs,
+        "IS_GATED": is_gated,
+        **product_constants(tile, num_inputs),
+        **layouts(tile, num_inputs, is_gated=is_gated),
+    }
+
+
+def product_constants(tile: HopperTile, num_inputs: int) -> dict[str, Any]:
+    """Return the constants of a product over such inputs, whatever its outputs are."""
     row_buffers, weight_buffers = num_buffers(tile, num_inputs // tile.num_splits // tile.block_inputs)
     return {
         "I": num_inputs,
-        "O": num_outputs,
         "BLOCK_R": tile.block_rows,
-        "BLOCK_O": tile.block_outputs,
         "BLOCK_I": tile.block_inputs,
         "SPLITS": tile.num_splits,
         "ROW_STAGES": row_buffers,
         "WEIGHT_STAGES": weight_buffers,
         "IS_EARLY": tile.is_early,
         "IS_SWAPPED": tile.is_swapped,
-        "IS_GATED": is_gated,
-        **layouts(tile, num_inputs, is_gated=is_gated),
     }
 
 
