@@ -8,6 +8,7 @@ Shapes: R rows, I inputs, O outputs.
 
 import sys
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -21,6 +22,8 @@ from kernels.tiled_projection import is_aligned
 BLOCK_O, BLOCK_I = 128, 64
 """A tile's outputs, and inputs of a stage."""
 NUM_PARTS = 2
+MOST_BLOCKS = 2
+"""Of rows, in a tile."""
 ITEM_BYTES = 2
 OPTIONS = {"num_warps": 4, "maxnreg": 168}  # 12 warps with those that the kernel adds
 
@@ -29,21 +32,33 @@ OPTIONS = {"num_warps": 4, "maxnreg": 168}  # 12 warps with those that the kerne
 class HeadTile:
     """One launch's shape."""
 
-    block_rows: int
+    row_blocks: tuple[int, ...]
+    """Of one block or two, the larger one first: powers of two."""
     num_stages: int
     summed_rows: int
-    """Rows that are summed up at once."""
+    """Rows that are summed up at once, at most."""
     most_inputs: int = sys.maxsize
 
+    @property
+    def num_rows(self) -> int:
+        """Of all blocks."""
+        return sum(self.row_blocks)
 
-# Norm, head and sampler of Qwen3-0.6B in bf16 on an H200, us, streamed or with cuBLAS and so: 64 rows 95 and
-# 90, 66: 108 and 97, 96: 117 and 99, 128: 122 and 99, 256: 164 and 154. At 160 and 192 rows cuBLAS takes 132
-# and 139, and this some 145, as a product of 256 rows takes as long with fewer. That product is 8 % slower
-# than cuBLAS's: of more inputs it would lose.
+
+# Norm, head and sampler of Qwen3-0.6B in bf16 on an H200, us, streamed (64 rows) or with cuBLAS, and so: 64
+# rows 95 and 90, 66: 106 and 94, 80: 110 and 94, 96: 115 and 96, 128: 121 and 100, 144: 126 and 111, 160: 131
+# and 116, 176: 135 and 132, 192: 140 and 131, 240: 161 and 155, 256: 166 and 155. With cuBLAS 208 rows take
+# 146 and 224 take 151; so, as 128 + 64 + 16 and as 128 + 64 + 32 rows, 146 and 162, as 256 rows 149 and 150.
+# cuBLAS's product alone is faster, by 4 us at 128 rows, some 7 at 160 and 19 at 192: of more inputs it wins.
 TILES = {
-    range(33, 65): HeadTile(block_rows=64, num_stages=6, summed_rows=64),
-    range(65, 129): HeadTile(block_rows=128, num_stages=5, summed_rows=64),
-    range(241, 257): HeadTile(block_rows=256, num_stages=3, summed_rows=32, most_inputs=1024),
+    range(33, 65): HeadTile(row_blocks=(64,), num_stages=6, summed_rows=64),
+    range(65, 81): HeadTile(row_blocks=(64, 16), num_stages=6, summed_rows=64),
+    range(81, 97): HeadTile(row_blocks=(64, 32), num_stages=6, summed_rows=64),
+    range(97, 129): HeadTile(row_blocks=(128,), num_stages=5, summed_rows=64),
+    range(129, 145): HeadTile(row_blocks=(128, 16), num_stages=5, summed_rows=64, most_inputs=2048),
+    range(145, 161): HeadTile(row_blocks=(128, 32), num_stages=5, summed_rows=64, most_inputs=2048),
+    range(161, 193): HeadTile(row_blocks=(128, 64), num_stages=4, summed_rows=32, most_inputs=1024),
+    range(225, 257): HeadTile(row_blocks=(256,), num_stages=3, summed_rows=32, most_inputs=1024),
 }
 MOST_STAGES = max(tile.num_stages for tile in TILES.values())
 
@@ -79,12 +94,12 @@ def large_head(
         is_dependent: let it start while the kernel before it runs, where the device can.
     """
     num_rows, (num_outputs, num_inputs) = len(x_RI), weight_OI.shape
-    assert num_rows <= tile.block_rows
+    assert num_rows <= tile.num_rows
     assert summary is None or summary.piece_size == BLOCK_O
     large_head_kernel[(min(num_outputs // BLOCK_O, num_multiprocessors(x_RI.device)),)](
-        describe_tiles(with_rows_behind(x_RI, tile.block_rows), tile.block_rows, BLOCK_I),
+        *_describe_blocks(with_rows_behind(x_RI, tile.num_rows), tile, BLOCK_I),
         describe_tiles(weight_OI, BLOCK_O, BLOCK_I),
-        describe_tiles(out_RO, tile.block_rows, BLOCK_O // NUM_PARTS),
+        *_describe_blocks(out_RO, tile, BLOCK_O // NUM_PARTS),
         *summary_arguments(summary),
         num_rows,
         I=num_inputs,
@@ -96,3 +111,9 @@ def large_head(
         **launch_options(is_dependent and can_depend(x_RI.device)),
     )
     return out_RO
+
+
+def _describe_blocks(numbers: torch.Tensor, tile: HeadTile, num_columns: int) -> list[Any]:
+    """Return a descriptor of each block of rows, and None for one that is not there."""
+    there = [describe_tiles(numbers, block_rows, num_columns) for block_rows in tile.row_blocks]
+    return [*there, *[None] * (MOST_BLOCKS - len(there))]

@@ -26,23 +26,24 @@ def block_layout(num_columns, num_rows):
 
 @gluon.jit
 def allocate_wishes(R: gl.constexpr, SUB: gl.constexpr):
-    """Return room for what each row wants: flags, its scale and its noise's key."""
-    flags = gl.allocate_shared_memory(gl.int32, [R // SUB, SUB], FLAT)
-    scales = gl.allocate_shared_memory(gl.float32, [R // SUB, SUB], FLAT)
-    return flags, scales, gl.allocate_shared_memory(gl.int64, [R // SUB, SUB], FLAT)
+    """Return room for what each row wants, by blocks of at most SUB: flags, its scale and its noise's key."""
+    SIZE: gl.constexpr = min(SUB, R)
+    flags = gl.allocate_shared_memory(gl.int32, [R // SIZE, SIZE], FLAT)
+    scales = gl.allocate_shared_memory(gl.float32, [R // SIZE, SIZE], FLAT)
+    return flags, scales, gl.allocate_shared_memory(gl.int64, [R // SIZE, SIZE], FLAT)
 
 
 @gluon.jit
 def keep_wishes(
-    kept, rows, tables, num_rows, num_chunks,
+    kept, rows, tables, first_row, num_rows, num_chunks,
     V: gl.constexpr, COLUMNS: gl.constexpr, IS_SAMPLED: gl.constexpr,
 ):  # fmt: skip
-    """Fill the room; COLUMNS are those of a part."""
+    """Fill the room for rows from the first one on; COLUMNS are those of a part."""
     flags, scales, keys = kept
     SUB: gl.constexpr = flags.shape[1]
     ROW: gl.constexpr = gl.SliceLayout(1, block_layout(COLUMNS // 2, SUB))
     for block in range(flags.shape[0]):
-        row = block * SUB + gl.arange(0, SUB, ROW)
+        row = first_row + block * SUB + gl.arange(0, SUB, ROW)
         is_live, wants_bound, wants_sum, scale, key = load_wishes(
             row, *rows, *tables, num_rows, V, num_chunks, IS_SAMPLED
         )
@@ -54,14 +55,19 @@ def keep_wishes(
 
 @gluon.jit
 def summarize_tile(
-    room, kept, outs, tile, num_rows, first, step, V: gl.constexpr, IS_SAMPLED: gl.constexpr
+    room, kept, outs, tile, first_row, num_rows, first, step, V: gl.constexpr, IS_SAMPLED: gl.constexpr
 ):  # fmt: skip
-    """Write what is to be known of a tile's logits, a piece: of every so many-th block from the first on."""
+    """Write what is to be known of a tile's logits, a piece: of every so many-th block from the first on.
+
+    The room's rows are those from first_row on.
+    """
     COLUMNS: gl.constexpr = room.shape[2]
     SUB: gl.constexpr = kept[0].shape[1]
     ROW: gl.constexpr = gl.SliceLayout(1, block_layout(COLUMNS // 2, SUB))
-    for block in range(first, gl.cdiv(num_rows, SUB), step):
-        place = (block * SUB + gl.arange(0, SUB, ROW)) * (V // (room.shape[0] * COLUMNS)) + tile
+    num_blocks = gl.minimum(gl.cdiv(num_rows - first_row, SUB), kept[0].shape[0])
+    for block in range(first, num_blocks, step):
+        row = first_row + block * SUB + gl.arange(0, SUB, ROW)
+        place = row * (V // (room.shape[0] * COLUMNS)) + tile
         flags, scale = kept[0].index(block).load(ROW), kept[1].index(block).load(ROW)
         key = kept[2].index(block).load(ROW).to(gl.uint64)
         maximum, lowered = _extremes(room, block, tile, scale, key, IS_SAMPLED)

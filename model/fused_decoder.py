@@ -44,8 +44,8 @@ class RowLimits:
 # Qwen3-0.6B shapes in bf16 on an H200: a layer's four take 20.7 us at 32 rows by the kernels of few rows,
 # 21.6 tiled, 30.0 with cuBLAS (benchmarks/kernels/small_batch.py, tiled_projection.py); the norm and
 # the head take 77 us at 8 rows, 81 at 32 and 83 at 64, with cuBLAS 84, 88 and 91 (streamed_projection.py);
-# with the sampler, which then reads no logits, 99 at 128 rows and 154 at 256, with cuBLAS 122 and 164
-# (large_head.py).
+# with the sampler, which then reads no logits, 100 at 128 rows, 116 at 160 and 155 at 256, with cuBLAS 121,
+# 131 and 166 (large_head.py).
 # QKV and all that comes before attention took 35 us in two launches at 1,536 rows, 32 with cuBLAS, at 2,048
 # 37 and 41, at 16,384 233 and 312; gates and ups 41 and 40, 41 and 53, 292 and 367 (large_projection.py).
 # In one launch, as now, large ones take 222 and 280 at 16,384.

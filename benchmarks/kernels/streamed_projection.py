@@ -23,7 +23,7 @@ from kernels.sampler_tables import SamplerFlavour, allocate_lane_sampling, alloc
 from kernels.streamed_projection import streamed_projection
 
 E, F, V = 1024, 3072, 151_936
-ROWS = (1, 2, 4, 8, 16, 32, 64, 96, 128, 256)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 80, 96, 128, 144, 160, 192, 256)
 EPS = 1e-6
 SAMPLED = SamplerFlavour.SAMPLED
 

@@ -185,7 +185,5 @@ def wait_for_products(num_left: int, deps: Sequence[Any]) -> Any:
     while len(_pending.products) > num_left:
         oldest = _pending.products.pop(0)
         oldest.value = oldest.compute()
-    (dep,) = deps
-    if not isinstance(dep, Product):
-        return dep
-    return dep if dep in _pending.products else dep.value
+    values = tuple(dep if dep in _pending.products else _value(dep) for dep in deps)
+    return values[0] if len(values) == 1 else values

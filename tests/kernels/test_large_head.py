@@ -86,7 +86,7 @@ class Case:
     """A launch's shape."""
 
     num_rows: int
-    block_rows: int = 128
+    row_blocks: tuple[int, ...] = (128,)
     summed_rows: int = 32
     num_programs: int = 2
     is_sampled: bool = True
@@ -95,11 +95,13 @@ class Case:
 
 def _run(case: Case, x: Any, weight: Any, out: Any, lanes: Lanes, outs: list[Any]) -> None:
     summarized = (*lanes.tables, *(numbers.ravel() for numbers in outs))
+    xs, targets = (
+        [Descriptor(numbers, (block_rows, 64)) for block_rows in case.row_blocks] for numbers in (x, out)
+    )
+    none = [None] * (large_head.MOST_BLOCKS - len(case.row_blocks))
     run_emulated(
         MODULES,
-        Descriptor(x, (case.block_rows, 64)),
-        Descriptor(weight, (128, 64)),
-        Descriptor(out, (case.block_rows, 64)),
+        *(*xs, *none, Descriptor(weight, (128, 64)), *targets, *none),
         *(summarized if case.is_summarized else [None] * len(summarized)),
         *(NUM_CHUNKS, case.num_rows),
         num_programs=case.num_programs,
@@ -117,9 +119,11 @@ def _run(case: Case, x: Any, weight: Any, out: Any, lanes: Lanes, outs: list[Any
     [
         Case(num_rows=70),
         Case(num_rows=128, num_programs=5),
-        Case(num_rows=40, block_rows=64, summed_rows=64, num_programs=3),
-        Case(num_rows=33, block_rows=64, is_sampled=False),
-        Case(num_rows=33, block_rows=64, is_sampled=False, is_summarized=False),
+        Case(num_rows=40, row_blocks=(64,), summed_rows=64, num_programs=3),
+        Case(num_rows=33, row_blocks=(64,), is_sampled=False),
+        Case(num_rows=33, row_blocks=(64,), is_sampled=False, is_summarized=False),
+        Case(num_rows=130, row_blocks=(128, 16), num_programs=3),
+        Case(num_rows=190, row_blocks=(128, 64), summed_rows=64),
     ],
     ids=lambda case: f"{case.num_rows} rows",
 )
@@ -149,29 +153,31 @@ def test_a_tile_is_there_for_the_rows_where_it_wins(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(large_head, "runs_gluon", lambda _: True)
     weight = torch.empty(1024, 512, dtype=torch.bfloat16, device="meta")
 
-    def block_rows(num_rows: int, weight_OI: torch.Tensor = weight) -> int:
+    def tile_rows(num_rows: int, weight_OI: torch.Tensor = weight) -> int:
         tile = large_head.choose_large_tile(weight_OI, num_rows)
-        return 0 if tile is None else tile.block_rows
+        return 0 if tile is None else tile.num_rows
 
-    expected = {32: 0, 33: 64, 64: 64, 65: 128, 128: 128, 129: 0, 240: 0, 241: 256, 256: 256, 257: 0}
-    assert {num_rows: block_rows(num_rows) for num_rows in expected} == expected
-    assert (block_rows(64, weight.new_empty(1024, 4096)), block_rows(256, weight.new_empty(1024, 4096))) == (
-        64,
-        0,
-    )
-    assert block_rows(64, weight[:, :320]) == 0  # strided
+    starts = {33: 64, 65: 80, 81: 96, 97: 128, 129: 144, 145: 160, 161: 192, 225: 256}
+    ends = {num_rows: num_rows for num_rows in starts.values()}
+    expected = starts | ends | {32: 0, 193: 0, 224: 0, 257: 0}
+    assert {num_rows: tile_rows(num_rows) for num_rows in expected} == expected
+    assert tile_rows(64, weight.new_empty(1024, 4096)) == 64
+    assert tile_rows(144, weight.new_empty(1024, 2048)) == 144
+    for num_rows, num_inputs in ((144, 4096), (192, 2048), (256, 2048)):
+        assert tile_rows(num_rows, weight.new_empty(1024, num_inputs)) == 0
+    assert tile_rows(64, weight[:, :320]) == 0  # strided
     for shape in ((1000, 512), (1024, 500), (1024, 320)):
-        assert block_rows(64, weight.new_empty(shape)) == 0
-    assert block_rows(64, weight.float()) == 0
+        assert tile_rows(64, weight.new_empty(shape)) == 0
+    assert tile_rows(64, weight.float()) == 0
     monkeypatch.undo()
-    assert block_rows(64) == 0
+    assert tile_rows(64) == 0
 
 
 def test_of_what_is_in_the_way_streamed_projection_takes_care(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_head, "runs_gluon", lambda _: True)
     x, weight = torch.zeros(65, 512).half(), torch.zeros(1024, 512).half()
     assert streamed.can_stream(weight, 65)
-    assert not streamed.can_stream(weight, 129)
+    assert not streamed.can_stream(weight, 257)
     for out in (torch.zeros(65, 1028).half()[:, 2:1026], torch.zeros(65, 1024)):
         with pytest.raises(ValueError, match="at most 64 rows"):
             streamed.streamed_projection(x, weight, out)
@@ -186,7 +192,7 @@ def _hopper() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_hopper")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("num_rows", [33, 64, 70, 128, 250])
+@pytest.mark.parametrize("num_rows", [33, 64, 70, 90, 128, 130, 144, 160, 190, 192, 230, 250])
 def test_draws_are_those_from_the_same_logits_read_once_more(num_rows: int, dtype: torch.dtype) -> None:
     generator = torch.Generator("cuda").manual_seed(num_rows)
     x, weight = (
@@ -213,13 +219,14 @@ def test_draws_are_those_from_the_same_logits_read_once_more(num_rows: int, dtyp
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("_hopper")
-def test_a_row_is_the_same_alone() -> None:
-    x, weight = torch.randn(128, 512).cuda().half(), torch.randn(2048, 512).cuda().half()
-    tile = large_head.choose_large_tile(weight, 128)
+@pytest.mark.parametrize("num_rows", [128, 192])
+def test_a_row_is_the_same_alone(num_rows: int) -> None:
+    x, weight = torch.randn(num_rows, 512).cuda().half(), torch.randn(2048, 512).cuda().half()
+    tile = large_head.choose_large_tile(weight, num_rows)
     assert tile is not None
     options: dict[str, Any] = {"tile": tile, "summary": None, "is_dependent": False}
     together, alone = (
-        large_head.large_head(x, weight, x.new_empty(128, 2048), **options),
+        large_head.large_head(x, weight, x.new_empty(num_rows, 2048), **options),
         x.new_empty(1, 2048),
     )
     large_head.large_head(x[77:78].clone(), weight, alone, **options)
