@@ -4,6 +4,7 @@ Nobody else reads flags or environment. Run it alone or under torchrun, which se
 and more. Knows nothing about models or steps.
 """
 
+import contextlib
 import logging
 import os
 import signal
@@ -47,21 +48,22 @@ def main() -> None:
         check_environment(WorkerConfig, PREFIX, names=os.environ)
         app(prog_name="python -m worker_svc")
     except StartupError as error:
-        typer.echo(f"error: {error}", err=True)
-        _leave_process(EXIT_REFUSED if isinstance(error, ConfigError) else EXIT_FAILED)
+        _leave_process(EXIT_REFUSED if isinstance(error, ConfigError) else EXIT_FAILED, f"error: {error}")
     except DeviceLostError as error:
         _end_at_once(error)
 
 
 def _end_at_once(error: DeviceLostError) -> None:
     """End the process, from whatever thread."""
-    typer.echo(f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}", err=True)
-    _leave_process(EXIT_DEVICE_LOST)
+    _leave_process(EXIT_DEVICE_LOST, f"error: {error}; ending with exit code {EXIT_DEVICE_LOST}")
 
 
-def _leave_process(exit_code: int) -> None:
+def _leave_process(exit_code: int, last_words: str = "") -> None:
     """End without the interpreter's own end, which would wait for the device, or for other ranks."""
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # whoever read its output may have gone first
+        if last_words:
+            typer.echo(last_words, err=True)
+        sys.stdout.flush()
     os._exit(exit_code)
 
 

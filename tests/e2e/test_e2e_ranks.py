@@ -1,8 +1,12 @@
 """A worker of two ranks under the real scheduler: the ids of one, also when a rank is killed mid-stream."""
 
+import contextlib
 import os
 import re
+import select
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +56,26 @@ def test_two_ranks_give_the_ids_of_one_also_when_a_rank_is_killed(model_folder: 
         scheduler.stop()
         assert worker.stop() == 0
     assert "attempt 2 ended: {0: 0, 1: 0}\n" in worker.lines
+
+
+def test_ranks_whose_launcher_and_reader_are_gone_end(model_folder: Path) -> None:
+    flags = ("--model", str(model_folder), "--port", "0", *WORKER_FLAGS, *PATIENCE)
+    command = (sys.executable, "-m", "tests.rank_launcher", str(NUM_RANKS), *flags)
+    launcher = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert launcher.stdout is not None
+    pids = []
+    for line in launcher.stdout:
+        pids += re.findall(r"attempt 0 rank \d pid (\d+)", line)
+        if "listening on" in line:
+            break
+    ranks = [os.pidfd_open(int(pid)) for pid in pids]
+    # What they would say has nowhere to go: as when stepwire serve, which reads it, is killed.
+    launcher.stdout.close()
+    launcher.kill()
+    launcher.wait()
+    have_ended = [bool(select.select([rank], [], [], 10)[0]) for rank in ranks]
+    for rank in ranks:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(rank, signal.SIGKILL)
+        os.close(rank)
+    assert have_ended == [True, True]
