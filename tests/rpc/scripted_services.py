@@ -27,6 +27,13 @@ def take_sigterm(*_):
         ended.set()
 signal.signal(signal.SIGTERM, take_sigterm)
 print("worker listening on 127.0.0.1:4242")
+if MODE == "chatty":
+    talk = LOG.parent / "talk"
+    while not talk.exists() and not ended.wait(0.01):
+        pass
+    for output in (sys.stdout, sys.stderr):
+        print(("x" * 999 + chr(10)) * 1000, file=output)
+    note("worker talked")
 if MODE in ("dies_once", "dies_always"):
     die = LOG.parent / "die"
     while not die.exists() and not ended.wait(0.01):

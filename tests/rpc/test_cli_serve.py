@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -42,7 +43,10 @@ def start_serve(tmp_path: Path) -> Iterator[StartServe]:
     for process in started:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=60)
+        if process.stdout is not None and process.stdout.closed:
+            process.wait(60)
+        else:
+            process.communicate(timeout=60)
 
 
 def read_until(process: "subprocess.Popen[str]", start: str) -> list[str]:
@@ -184,6 +188,20 @@ def test_a_scheduler_that_dies_is_started_again_where_it_listened(
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == 0
+
+
+def test_services_go_on_where_nobody_reads_what_they_say(start_serve: StartServe, tmp_path: Path) -> None:
+    process = start_serve("chatty")
+    read_until(process, "Stepwire serves")
+    for output in (process.stdout, process.stderr):
+        assert output is not None
+        output.close()
+    (tmp_path / "talk").touch()
+    while "worker talked" not in log_of(tmp_path):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert log_of(tmp_path)[-1] == "worker ended"
 
 
 def test_a_second_signal_ends_a_drain_at_once_and_in_order(start_serve: StartServe, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from stepwire_cli.children import Child
 from stepwire_cli.exits import EXIT_FAILED, EXIT_REFUSED
 from stepwire_cli.hanging import Patience, wait_until_hung
 from stepwire_cli.restarts import MAX_RESTARTS, RestartBudget
+from stepwire_cli.telling import tell
 
 _COLORS = (typer.colors.CYAN, typer.colors.MAGENTA)
 
@@ -91,7 +92,7 @@ class ChildGroup:
                 reason = f"{child.describe_end()}, after {MAX_RESTARTS} restarts within a minute"
                 return Over(reason, EXIT_FAILED)
             again = f"starting it again (restart {number} of {MAX_RESTARTS} within a minute)"
-            typer.echo(f"{child.describe_end()}; {again}", err=True)
+            tell(f"{child.describe_end()}; {again}", is_error=True)
             # A stop must not lose sight of a process that starts just now.
             self._restarting = asyncio.create_task(self._restart(place))
             await asyncio.shield(self._restarting)
@@ -138,5 +139,5 @@ async def _kill_when_hung(child: Child, patience: Patience) -> None:
     # The future itself is not awaited: cancelling that would cancel it for all who wait.
     await asyncio.wait([child.address])
     await wait_until_hung(child.address.result(), patience)
-    typer.echo(f"the {child.name} has not answered for {patience.seconds:g} s: it is killed", err=True)
+    tell(f"the {child.name} has not answered for {patience.seconds:g} s: it is killed", is_error=True)
     child.kill_session()

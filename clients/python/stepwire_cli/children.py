@@ -17,6 +17,8 @@ from typing import Any
 
 import typer
 
+from stepwire_cli.telling import tell
+
 _NAME_WIDTH = 10
 _LAST_LINES_SECONDS = 2.0
 """How long the lines of an ended child are waited for: a process it left behind may hold its pipes."""
@@ -56,8 +58,8 @@ class Child:
         self._grace_seconds = grace_seconds
         self._listening = re.compile(rf"{re.escape(name)} listening on (\S+)")
         self._relays = [
-            asyncio.create_task(self._relay(reader, tell))
-            for reader, tell in ((process.stdout, self._tell_stdout), (process.stderr, self._tell_stderr))
+            asyncio.create_task(self._relay(reader, take))
+            for reader, take in ((process.stdout, self._take_stdout), (process.stderr, self._take_stderr))
             if reader is not None
         ]
 
@@ -143,28 +145,28 @@ class Child:
             with contextlib.suppress(ProcessLookupError):  # it ended just now
                 os.kill(pid, signal.SIGTERM)
 
-    async def _relay(self, reader: asyncio.StreamReader, tell: Callable[[str], None]) -> None:
+    async def _relay(self, reader: asyncio.StreamReader, take: Callable[[str], None]) -> None:
         pending = b""
         while chunk := await reader.read(65536):
             *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
-                tell(line.decode(errors="replace"))
+                take(line.decode(errors="replace"))
         if pending:
-            tell(pending.decode(errors="replace"))
+            take(pending.decode(errors="replace"))
 
-    def _tell_stdout(self, line: str) -> None:
+    def _take_stdout(self, line: str) -> None:
         match = self._listening.search(line)
         if match is not None and not self.address.done():
             self.address.set_result(match.group(1))
         self._tell(line, is_error=False)
 
-    def _tell_stderr(self, line: str) -> None:
+    def _take_stderr(self, line: str) -> None:
         self._tell(line, is_error=True)
 
     def _tell(self, line: str, *, is_error: bool) -> None:
         # A log line as JSON stays one, for what reads it; it says itself whose it is.
         is_json = is_error and line.startswith('{"')
-        typer.echo(line if is_json else f"{self._prefix} {line}", err=is_error)
+        tell(line if is_json else f"{self._prefix} {line}", is_error=is_error)
 
 
 def _children_of(pid: int) -> list[int]:

@@ -20,6 +20,7 @@ from stepwire_cli.hanging import Patience
 from stepwire_cli.ready import wait_until_ready
 from stepwire_cli.serve_flags import ServeFlags
 from stepwire_cli.service_commands import SCHEDULER, WORKER, WORKER_HOST, scheduler_command, worker_command
+from stepwire_cli.telling import tell
 
 MAX_PORT = 65535
 WORKER_GRACE_SECONDS = 10.0
@@ -69,23 +70,21 @@ async def _serve(flags: ServeFlags) -> int:
     try:
         await asyncio.wait({starting, stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done() and not dying.done():
-            typer.echo(f"Stepwire serves {starting.result()}")
+            tell(f"Stepwire serves {starting.result()}")
             await asyncio.wait({stopping, dying}, return_when=asyncio.FIRST_COMPLETED)
         over = None if stopping.done() else dying.result()
         if over is not None:
-            typer.echo(f"error: {over.reason}; all is stopped", err=True)
+            tell(f"error: {over.reason}; all is stopped", is_error=True)
         elif not hurry.is_set():
-            typer.echo(
-                f"stopping: requests get up to {flags.drain_seconds:g} s to end, Ctrl-C again ends them now"
-            )
+            tell(f"stopping: requests get up to {flags.drain_seconds:g} s to end, Ctrl-C again ends them now")
     finally:
         await _cancel(starting, stopping, dying)
         killed = await children.stop(hurry)
     if hurry.is_set():
-        typer.echo("all is ended at once, as asked")
+        tell("all is ended at once, as asked")
         return EXIT_INTERRUPTED
     for child in killed:
-        typer.echo(f"error: the {child.name} did not stop in time and was killed", err=True)
+        tell(f"error: the {child.name} did not stop in time and was killed", is_error=True)
     if over is not None:
         return over.exit_code
     return EXIT_FAILED if killed else 0
