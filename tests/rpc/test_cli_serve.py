@@ -1,7 +1,9 @@
 """``stepwire serve`` with scripted services in place of the real ones: start, death, restart and stop."""
 
+import contextlib
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -202,6 +204,21 @@ def test_services_go_on_where_nobody_reads_what_they_say(start_serve: StartServe
     process.send_signal(signal.SIGTERM)
     assert process.wait(60) == 0
     assert log_of(tmp_path)[-1] == "worker ended"
+
+
+def test_services_do_not_outlive_it_however_it_ends(start_serve: StartServe) -> None:
+    process = start_serve("stubborn", "--served-model-name", "drains", "--drain-seconds", "1000")
+    read_until(process, "Stepwire serves")
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    services = [os.pidfd_open(int(pid)) for pid in children]
+    assert len(services) == 2
+    process.kill()
+    have_ended = [bool(select.select([service], [], [], 10)[0]) for service in services]
+    for service in services:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(service, signal.SIGKILL)
+        os.close(service)
+    assert have_ended == [True, True]
 
 
 def test_a_second_signal_ends_a_drain_at_once_and_in_order(start_serve: StartServe, tmp_path: Path) -> None:

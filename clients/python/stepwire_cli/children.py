@@ -17,6 +17,7 @@ from typing import Any
 
 import typer
 
+from stepwire_cli.bound_command import bound
 from stepwire_cli.telling import tell
 
 _NAME_WIDTH = 10
@@ -91,9 +92,12 @@ class Child:
         grace_seconds: float,
         is_launcher: bool = False,
     ) -> "Child":
-        """Start a child; on a terminal its stderr stays the terminal, for progress bars."""
+        """Start a child, which ends with this process.
+
+        On a terminal its stderr stays the terminal, for progress bars.
+        """
         process = await asyncio.create_subprocess_exec(
-            *command,
+            *bound(command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=None if sys.stderr.isatty() else asyncio.subprocess.PIPE,
