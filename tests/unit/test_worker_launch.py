@@ -1,5 +1,6 @@
 """How the start of a worker group's ranks ends when they do."""
 
+import os
 import signal
 
 import pytest
@@ -7,7 +8,7 @@ from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from worker_svc.launch import launch
+from worker_svc.launch.__main__ import launch
 
 
 @pytest.mark.parametrize(("exit_code", "expected"), [(3, 3), (-signal.SIGKILL, 1)])
@@ -41,8 +42,17 @@ def test_a_signal_gives_the_exit_code_of_shells(monkeypatch: pytest.MonkeyPatch)
     assert ending.value.code == 143
 
 
+def test_ranks_are_told_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STEPWIRE_LAUNCHER_PID", "that of a launcher around this one")
+    told = list[str]()
+    monkeypatch.setattr(run, "main", lambda: told.append(os.environ["STEPWIRE_LAUNCHER_PID"]))
+    launch()
+    assert told == [str(os.getpid())]
+
+
 def _end_torchrun_with(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise error
 
+    monkeypatch.setenv("STEPWIRE_LAUNCHER_PID", "")  # set back in the end
     monkeypatch.setattr(run, "main", fail)

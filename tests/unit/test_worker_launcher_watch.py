@@ -33,6 +33,12 @@ def test_the_launcher_is_the_parent_where_torchrun_is() -> None:
     assert make_tp_group("cpu", ranks, parent_pid=7).launcher_pid is None
 
 
+def test_a_launcher_that_tells_its_process_is_known_though_another_is_the_parent_by_now() -> None:
+    ranks = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "STEPWIRE_LAUNCHER_PID": "7"}
+    assert make_tp_group("cpu", ranks | {"TORCHELASTIC_RUN_ID": "none"}, parent_pid=1).launcher_pid == 7
+    assert make_tp_group("cpu", ranks, parent_pid=1).launcher_pid is None
+
+
 def test_a_launcher_that_is_killed_is_lost_before_the_ranks_have_met(
     launcher: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,14 +77,18 @@ def test_a_launcher_that_ends_after_the_rank_has_left_is_not_missed(
     assert lost.empty()
 
 
+@pytest.mark.parametrize(
+    ("is_launchers", "limit"), [("True", "LAUNCHER_STORE_LIMIT"), ("False", "STORE_LIMIT")]
+)
 def test_ranks_do_not_look_for_ever_for_a_store_that_went_with_the_launcher(
-    monkeypatch: pytest.MonkeyPatch,
+    is_launchers: str, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(join, "STORE_LIMIT", timedelta(seconds=0.5))
+    monkeypatch.setattr(join, limit, timedelta(seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as closed:
         monkeypatch.setenv("MASTER_PORT", str(closed.getsockname()[1]))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    group = TpGroup(rank=1, size=2, local_rank=1, local_size=2)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", is_launchers)
+    place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    group = make_tp_group("cpu", place | {"TORCHELASTIC_USE_AGENT_STORE": is_launchers})
     with pytest.raises(StartupError, match="do not find each other"):
         join.join_group(group, options="", limit_seconds=60, on_lost=lambda error: pytest.fail(str(error)))

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from worker_svc.errors import ConfigError
 
+LAUNCHER_PID = "STEPWIRE_LAUNCHER_PID"
+"""Where launch tells its process id: a rank's parent is another one once the launcher has ended."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpGroup:
@@ -27,6 +30,8 @@ class TpGroup:
     """Where the other hosts reach the first."""
     launcher_pid: int | None = None
     """torchrun's process, which starts ranks and ends with them."""
+    has_launcher_store: bool = False
+    """Whether what the ranks meet in is torchrun's; else it is rank 0's."""
 
     @property
     def is_leader(self) -> bool:
@@ -68,7 +73,8 @@ def make_tp_group(device: str, environment: Mapping[str, str], *, parent_pid: in
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
         host_index=_number(environment, "GROUP_RANK", 0),
         leader_host=environment.get("MASTER_ADDR", "127.0.0.1"),
-        launcher_pid=parent_pid if "TORCHELASTIC_RUN_ID" in environment else None,
+        launcher_pid=_launcher_pid(environment, parent_pid),
+        has_launcher_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
     )
     for name, value, limit in (
         ("RANK", group.rank, size),
@@ -78,6 +84,13 @@ def make_tp_group(device: str, environment: Mapping[str, str], *, parent_pid: in
         if value >= limit:
             raise ConfigError(f"{name} is {value}, but must be below {limit}, with {size} ranks in the group")
     return group
+
+
+def _launcher_pid(environment: Mapping[str, str], parent_pid: int | None) -> int | None:
+    """Return torchrun's process: it says so itself where launch started it; None without it."""
+    if "TORCHELASTIC_RUN_ID" not in environment:
+        return None
+    return _number(environment, LAUNCHER_PID, 0) or parent_pid
 
 
 def _number(environment: Mapping[str, str], name: str, default: int) -> int:

@@ -36,7 +36,9 @@ from worker_svc.tp.rank_watch import RankWatch
 from worker_svc.tp.shared_block import SharedBlock
 
 STORE_LIMIT = timedelta(minutes=5)
-"""How long a rank looks for the store to meet in: torchrun's is there before any rank, unless it has gone."""
+"""How long a rank looks for the store to meet in, where rank 0 makes it."""
+LAUNCHER_STORE_LIMIT = timedelta(seconds=30)
+"""The same where it is torchrun's: there before any rank, unless it has gone. torch looks twice as long."""
 GET_LIMIT = timedelta(minutes=30)
 """How long it waits for what others write there, as torch does."""
 OnLost = Callable[[DeviceLostError], object]
@@ -170,7 +172,8 @@ def _open_process_group(group: TpGroup) -> None:
     try:
         if group.device != "cpu":
             torch.cuda.set_device(group.device)
-        store, rank, size = next(rendezvous("env://", group.rank, group.size, timeout=STORE_LIMIT))
+        limit = LAUNCHER_STORE_LIMIT if group.has_launcher_store else STORE_LIMIT
+        store, rank, size = next(rendezvous("env://", group.rank, group.size, timeout=limit))
         store.set_timeout(GET_LIMIT)
         store = PrefixStore(agree_on_name(store, rank=rank, size=size), store)
         distributed.init_process_group(backend, store=store, rank=rank, world_size=size)

@@ -12,8 +12,8 @@ import secrets
 import time
 from typing import Protocol
 
-MEETING_SECONDS = 1800.0
-"""How long rank 0 waits for the others, as torch's stores do."""
+MEETING_SECONDS = 300.0
+"""How long rank 0 waits for the others, which torchrun starts with it."""
 _LOOK_SECONDS = 0.01
 
 

@@ -4,11 +4,14 @@ torchrun alone ends with a traceback of its own and a table, below the line in w
 ended. Knows nothing about what the ranks do.
 """
 
+import os
 import sys
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from worker_svc.tp.group import LAUNCHER_PID
 
 EXIT_FAILED = 1
 EXIT_LOST = 3
@@ -19,6 +22,7 @@ SIGNAL_BASE = 128
 
 def launch() -> None:
     """Run the command line of torchrun; end with the exit code of the rank that tells why."""
+    os.environ[LAUNCHER_PID] = str(os.getpid())
     try:
         run.main()
     except ChildFailedError as error:
