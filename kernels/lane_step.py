@@ -24,8 +24,9 @@ class PrefillRows:
     """int32: where each row's tokens begin among all of the step's; one more than rows."""
     max_seqlen_q: int
     """No row computes more tokens."""
-    tiles: PrefillTiles | None = None
-    """For backends that want them; one that has none makes them, which waits for the device."""
+    tiles: tuple[PrefillTiles, ...] = ()
+    """A launch each, all rows in one of them, for backends that want them. One that is given none makes them,
+    which waits for the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

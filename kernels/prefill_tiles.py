@@ -15,6 +15,7 @@ import torch
 from kernels.gpu import most_stages
 
 Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
 
 PADDING_ROW = -1
 HOPPER_TOKENS = 64
@@ -34,19 +35,19 @@ class PrefillConfig:
     num_warps: int
     num_stages: int
     is_hopper: bool = False
-    """Whether hopper_prefill computes new prompts where they are alone."""
+    """Whether hopper_prefill computes the rows, which have no cells from before this step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillTiles:
-    """Which tile of which row each program of a launch computes."""
+    """Which tile of which row each program of a launch computes: all rows, or some."""
 
     tiles_I4: torch.Tensor
     """int32, from prefill_tiles. A captured launch reads it at each replay."""
     config: PrefillConfig
     """Whose tiles they are."""
     has_old: bool = True
-    """Whether rows may have cells from before this step."""
+    """Whether its rows may have cells from before this step."""
 
 
 def make_prefill_tiles(
@@ -89,7 +90,7 @@ def choose_prefill_config(
         max_seqlen_q: the most tokens that a row computes.
         cache_NSKD: for its device, shape and dtype.
         group: query heads a KV head.
-        are_new: whether no row has cells from before this step.
+        are_new: whether no row of the launch has cells from before this step.
     """
     if are_new and max_seqlen_q >= HOPPER_TOKENS and can_use_hopper(cache_NSKD, group):
         # On an H200, 16 prompts of 1,024 tokens take 135 us a layer so, not 191, one of 4,000 108, not 137.
@@ -142,7 +143,12 @@ def next_power_of_2(number: int) -> int:
 
 
 def prefill_tiles(
-    bounds: Int32Array, seq_lens: Int32Array, *, tokens_per_tile: int, num_tiles: int | None = None
+    bounds: Int32Array,
+    seq_lens: Int32Array,
+    *,
+    tokens_per_tile: int,
+    rows: Int64Array | None = None,
+    num_tiles: int | None = None,
 ) -> Int32Array:
     """Return (I, 4): each tile's row, its first token, where the row's new tokens begin, how many they are.
 
@@ -154,15 +160,16 @@ def prefill_tiles(
         bounds: (R + 1,): where each row's new tokens begin among all, and where the last one's end.
         seq_lens: (R,): context length of each row, its new tokens included.
         tokens_per_tile: of one program, at least 1.
+        rows: that are cut, ascending; None: all.
         num_tiles: I: what is over is padding, of row -1 and without tokens. None: as many as there are.
     """
     query_lens = bounds[1:] - bounds[:-1]
-    tiles_per_row = -(-query_lens // tokens_per_tile)
-    num_real = int(tiles_per_row.sum())
+    rows = np.arange(len(seq_lens)) if rows is None else rows
+    longest_first = rows[(-seq_lens[rows]).argsort(kind="stable")]
+    num_each = -(-query_lens[longest_first] // tokens_per_tile)
+    num_real = int(num_each.sum())
     num_tiles = num_real if num_tiles is None else num_tiles
     assert num_real <= num_tiles, f"{num_real} tiles, but the launch has {num_tiles}"
-    longest_first = (-seq_lens).argsort(kind="stable")
-    num_each = tiles_per_row[longest_first]
     row = longest_first.repeat(num_each)
     num_after = num_each.cumsum().repeat(num_each) - np.arange(1, num_real + 1)
     # Of a row its last tile comes first: so many tiles stand before it in the row.

@@ -13,7 +13,7 @@ from model.load import MODEL_CLASSES
 from worker_svc.batch.admission_layout import padded_admissions
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.mixed_layout import captured_token_counts, mixed_sizes, padded_shape
+from worker_svc.batch.mixed_layout import TileTokens, captured_token_counts, mixed_sizes, padded_shape
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.packed_upload import packed_starts
 
@@ -61,11 +61,12 @@ def test_every_padded_step_fits_a_staging_buffer(
 ) -> None:
     from worker_svc.runner.step_parts import staging_words  # noqa: PLC0415
 
+    tile_tokens = TileTokens(new=tokens_per_tile, old=tokens_per_tile)
     limits = replace(LIMITS, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
     for num_tokens in captured_token_counts(max_num_batched_tokens):
         for are_lone in (False, True):
             shape = padded_shape(
-                num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tokens_per_tile=tokens_per_tile
+                num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tile_tokens=tile_tokens
             )
             admitted = padded_admissions(num_tokens, limits, words_per_lane=14)
             assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)

@@ -203,12 +203,14 @@ def test_steps_of_all_kinds_are_those_of_the_plain_runner(
 
 
 def run_padded(executor: StepExecutor) -> Epoch:
-    """Steps of 15, 7 and 20 tokens, with decode rows and without."""
+    """Steps of 15, 7, 20 and 14 tokens, some with decode rows; in the last a prompt goes on by another."""
     epoch = Epoch(executor)
     epoch.run((2, 15, True), admissions=(admit(2, PROMPTS[0]),))
     epoch.run((1, 6, True), (2, 1, True), admissions=(admit(1, PROMPTS[3]),))
-    admissions = (admit(0, PROMPTS[2]), admit(3, PROMPTS[1]))
+    admissions = (admit(0, PROMPTS[2] + PROMPTS[3]), admit(3, PROMPTS[1]))
     epoch.run((0, 17, False), (1, 1, True), (3, 1, True), (2, 1, True), admissions=admissions)
+    last, rows = (admit(3, PROMPTS[3]),), [(2, 1, True), (0, 6, True), (3, 6, True), (1, 1, True)]
+    epoch.run(*rows, released_lanes=int32([3]), admissions=last)
     return epoch
 
 
@@ -289,8 +291,7 @@ def test_a_lease_gives_the_tokens_of_single_steps_until_a_row_stops(
     expected.run((1, 6, True), (0, 1, True), admissions=(admit(1, PROMPTS[3]), admit(0, PROMPTS[1])))
     for _ in range(4):
         expected.run((1, 1, True), (0, 1, True))
-    stop_id = expected.outputs[1][2]
-    epoch = Epoch(fused)
+    stop_id, epoch = expected.outputs[1][2], Epoch(fused)
     stopping = admit(1, PROMPTS[3], stop_token_ids=int32([stop_id]))
     epoch.run((1, 6, True), (0, 1, True), admissions=(stopping, admit(0, PROMPTS[1])))
     told = run_lease(fused, step(2, [(1, 4, True), (0, 4, True)], num_steps=4))

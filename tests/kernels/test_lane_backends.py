@@ -1,15 +1,17 @@
 """The backends for steps by lane against the torch backend: mixed steps, padding, capture in a graph."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.attention_backend import LaneAttentionBackend, make_attention_backend, make_lane_backend
 from kernels.decode_config import make_decode_workspace
-from kernels.lane_step import LaneStep, PrefillRows
+from kernels.lane_step import LaneStep, PrefillRows, lane_step_of
+from kernels.prefill_tiles import PrefillConfig, PrefillTiles, prefill_tiles
 from kernels.qkv_rows import QkvRows, rotate_and_store
 
 HEADS, KV_HEADS, HEAD_DIM = 4, 2, 32
@@ -115,6 +117,42 @@ def test_triton_equals_torch(place: Any) -> None:
 
 def test_triton_by_lane(place: Any) -> None:
     _check_lanes(make_lane_backend("triton", block_size=16), place, block_size=16)
+
+
+def test_triton_by_lists_of_tiles(place: Any) -> None:
+    """Rows of one list leave the others' alone, whichever are in it; all together are those of one list."""
+    backend = make_lane_backend("triton", block_size=16)
+    rows = [(1, 13), (40, 40), (3, 17), (9, 9), (20, 50)]
+    step = _step(place, rows, num_decode_rows=1, block_size=16)
+    queries = _random(place, sum(step.query_lens), HEADS, 5)
+    whole = lane_step_of(step)
+    rows_alone = whole.prefill
+    assert rows_alone is not None
+    config = PrefillConfig(num_queries=16, tile_size=16, fresh_tile_size=16, num_warps=4, num_stages=2)
+    bounds, seq_lens = np.array([1, 41, 44, 53, 73], np.int32), np.array([40, 17, 9, 50], np.int32)
+
+    def attend(*lists: list[int]) -> torch.Tensor:
+        tiles = []
+        for rows_of_list in lists:
+            tiles_I4 = prefill_tiles(
+                bounds, seq_lens, tokens_per_tile=8, rows=np.array(rows_of_list), num_tiles=14
+            )
+            moved = torch.from_numpy(tiles_I4).to(place.device)
+            tiles.append(PrefillTiles(tiles_I4=moved, config=config, has_old=1 in rows_of_list))
+        prefill = replace(rows_alone, tiles=tuple(tiles))
+        out = torch.full_like(queries, CANARY)
+        plan = backend.plan_lanes(replace(whole, prefill=prefill))
+        return backend.attend(queries, *step.kv_caches[0], plan, out=out)
+
+    expected = make_attention_backend("torch")
+    everything = expected.attend(queries, *step.kv_caches[0], expected.plan(step))
+    both = attend([0, 2], [1, 3])
+    torch.testing.assert_close(both, everything, rtol=place.tolerance, atol=place.tolerance)
+    new = attend([0, 2])
+    for old in (slice(41, 44), slice(53, 73)):
+        assert (new[old] == CANARY).all()
+        new[old] = both[old]
+    assert torch.equal(new, both)
 
 
 def _compare_qkv(

@@ -30,6 +30,15 @@ def test_a_tile_tells_where_its_row_begins_and_how_many_tokens_it_has() -> None:
     assert tiles.tolist() == [[1, 4, 5, 5], [1, 0, 5, 5], [0, 0, 2, 3]]
 
 
+def test_some_rows_only() -> None:
+    bounds, seq_lens = int32(2, 5, 10, 14, 16), int32(3, 15, 12, 13)
+    tiles = prefill_tiles(bounds, seq_lens, tokens_per_tile=2, rows=np.array([0, 2, 3]), num_tiles=6)
+    assert tiles[:, :2].tolist() == [[3, 0], [2, 2], [2, 0], [0, 2], [0, 0], [-1, 0]]
+    assert tiles[1].tolist() == [2, 2, 10, 4]
+    none = prefill_tiles(bounds, seq_lens, tokens_per_tile=2, rows=np.array([], np.int64), num_tiles=1)
+    assert none.tolist() == [[-1, 0, 0, 0]]
+
+
 def test_padding_has_no_row() -> None:
     tiles = prefill_tiles(int32(4, 4, 7), int32(7, 3), tokens_per_tile=4, num_tiles=3)
     assert tiles.tolist() == [[1, 0, 4, 3], [-1, 0, 0, 0], [-1, 0, 0, 0]]

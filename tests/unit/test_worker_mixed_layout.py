@@ -12,6 +12,7 @@ from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.mixed_layout import (
     MixedShape,
+    TileTokens,
     are_lone_prompts,
     captured_token_counts,
     choose_token_count,
@@ -34,6 +35,9 @@ LIMITS = TableLimits(
 )
 
 
+TILE_TOKENS = TileTokens(new=4, old=2)
+
+
 def mixed_batch() -> InputBatch:
     """Lane 1 decodes at position 8; lanes 5 and 3 prefill 6 and 2 tokens; lane 5 samples nothing yet."""
     table = SequenceTable(LIMITS)
@@ -43,10 +47,10 @@ def mixed_batch() -> InputBatch:
     return InputBatch(table, table.apply(step(2, rows, admissions=admissions)))
 
 
-def tiles_of_four(bounds: Any, seq_lens: Any, *, num_tiles: int) -> Any:
+def note_tiles(bounds: Any, seq_lens: Any, *, rows: Any, tokens_per_tile: int, num_tiles: int) -> Any:
     """Note what was asked for, as numbers that can be found again."""
-    noted = [*bounds, *seq_lens, num_tiles]
-    return np.array([*noted, *[0] * (4 * num_tiles - len(noted))], np.int32).reshape(-1, 4)
+    noted = [*bounds, *seq_lens, *rows, tokens_per_tile, num_tiles]
+    return np.array([*noted, *[0] * (4 * num_tiles - len(noted))], np.int32)[: 4 * num_tiles].reshape(-1, 4)
 
 
 def padded_shape_of(num_tokens: int) -> MixedShape:
@@ -54,7 +58,9 @@ def padded_shape_of(num_tokens: int) -> MixedShape:
         num_tokens=num_tokens,
         num_decode_rows=3,
         num_prefill_rows=4,
-        num_tiles=3,
+        tile_tokens=TILE_TOKENS,
+        num_new_tiles=3,
+        num_old_tiles=1,
         num_sampling=3,
         num_chosen=3,
     )
@@ -66,7 +72,7 @@ def empty_arrays(shape: MixedShape) -> dict[str, Int32Array]:
 
 def mixed_arrays(batch: InputBatch, shape: MixedShape) -> dict[str, Int32Array]:
     arrays = empty_arrays(shape)
-    write_mixed(arrays, batch, shape=shape, make_tiles=tiles_of_four)
+    write_mixed(arrays, batch, shape=shape, make_tiles=note_tiles)
     return arrays
 
 
@@ -77,15 +83,16 @@ def as_lists(arrays: dict[str, Any]) -> dict[str, list[int]]:
 
 def test_a_step_as_it_is() -> None:
     batch = mixed_batch()
-    shape = exact_shape(batch, max_num_seqs=3, tokens_per_tile=4)
+    shape = exact_shape(batch, max_num_seqs=3, tile_tokens=TILE_TOKENS)
     assert shape == MixedShape(
         num_tokens=9,
         num_decode_rows=1,
         num_prefill_rows=2,
-        num_tiles=3,
+        tile_tokens=TILE_TOKENS,
+        num_new_tiles=3,
+        num_old_tiles=0,
         num_sampling=3,
         num_chosen=2,
-        has_old=False,
     )
     assert as_lists(mixed_arrays(batch, shape)) == {
         "token_rows": [0, 8, 0],
@@ -97,14 +104,15 @@ def test_a_step_as_it_is() -> None:
         "lanes": [1, 5, 3],
         "seq_lens": [9, 6, 2],
         "cu_seqlens": [1, 7, 9],
-        "tiles": [1, 7, 9, 6, 2, 3, 0, 0, 0, 0, 0, 0],
+        "new_tiles": [1, 7, 9, 6, 2, 0, 1, 4, 3, 0, 0, 0],
+        "old_tiles": [],
     }
 
 
 def test_a_step_that_samples_nothing_chooses_nothing() -> None:
     table = SequenceTable(LIMITS)
     batch = InputBatch(table, table.apply(step(1, [(1, 3, False)], admissions=(admission(1, 8, (3, 4, 5)),))))
-    assert exact_shape(batch, max_num_seqs=3, tokens_per_tile=4).num_chosen == 0
+    assert exact_shape(batch, max_num_seqs=3, tile_tokens=TILE_TOKENS).num_chosen == 0
 
 
 def test_a_padded_step() -> None:
@@ -119,8 +127,23 @@ def test_a_padded_step() -> None:
         "lanes": [1, -1, -1, 5, 3, 0, 0],
         "seq_lens": [9, 0, 0, 6, 2, 0, 0],
         "cu_seqlens": [1, 7, 9, 9, 9],
-        "tiles": [1, 7, 9, 6, 2, 3, 0, 0, 0, 0, 0, 0],
+        "new_tiles": [1, 7, 9, 6, 2, 0, 1, 4, 3, 0, 0, 0],
+        "old_tiles": [1, 7, 9, 6],
     }
+
+
+def test_prompts_that_go_on_have_tiles_of_their_own() -> None:
+    """Lane 2 goes on beside lane 4, which begins: one list tells of row 0 and the other of row 1."""
+    table = SequenceTable(LIMITS)
+    table.apply(step(1, [(2, 3, False)], admissions=(admission(2, 12, (3, 4, 5)),)))
+    rows = [(2, 7, False), (4, 9, True)]
+    batch = InputBatch(table, table.apply(step(2, rows, admissions=(admission(4, 9, (6, 7, 8)),))))
+    shape = exact_shape(batch, max_num_seqs=3, tile_tokens=TILE_TOKENS)
+    assert (shape.num_new_tiles, shape.num_old_tiles) == (3, 4)
+    arrays = mixed_arrays(batch, shape)
+    seen = [0, 7, 16, 10, 9]
+    assert arrays["new_tiles"].tolist() == [*seen, 1, 4, 3, 0, 0, 0, 0]
+    assert arrays["old_tiles"].tolist() == [*seen, 0, 2, 4, *[0] * 8]
 
 
 def test_a_step_that_is_padding_only() -> None:
@@ -140,7 +163,8 @@ def test_a_step_that_is_padding_only() -> None:
         "lanes": [-1] * 7,
         "seq_lens": [0] * 7,
         "cu_seqlens": [0] * 5,
-        "tiles": [-1] * 12,
+        "new_tiles": [-1] * 12,
+        "old_tiles": [-1] * 4,
     }
 
 
@@ -153,31 +177,36 @@ def test_a_step_that_does_not_fit_is_a_bug() -> None:
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
 def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
     """As many rows as can be, each a token more than whole tiles."""
-    shape = padded_shape(num_tokens, are_lone=False, max_num_seqs=8, tokens_per_tile=4)
-    assert shape.has_old
+    shape = padded_shape(num_tokens, are_lone=False, max_num_seqs=8, tile_tokens=TILE_TOKENS)
     assert shape.num_decode_rows == min(8, num_tokens)
     most_rows = min(8, num_tokens // 2)
     assert shape.num_prefill_rows >= most_rows
     for num_rows in range(1, most_rows + 1):
         lens = [2] * num_rows
         lens[0] += num_tokens - sum(lens)
-        assert sum(-(-length // 4) for length in lens) <= shape.num_tiles
+        for tokens_per_tile, num_tiles in zip(
+            TILE_TOKENS, (shape.num_new_tiles, shape.num_old_tiles), strict=True
+        ):
+            assert sum(-(-length // tokens_per_tile) for length in lens) <= num_tiles
     assert shape.num_sampling == 8
     assert shape.num_chosen == min(8, num_tokens)
 
 
 def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
-    shape = padded_shape(512, are_lone=True, max_num_seqs=256, tokens_per_tile=32)
+    tile_tokens = TileTokens(new=64, old=32)
+    shape = padded_shape(512, are_lone=True, max_num_seqs=256, tile_tokens=tile_tokens)
     assert shape == MixedShape(
         num_tokens=512,
         num_decode_rows=0,
         num_prefill_rows=16,
-        num_tiles=32,
+        tile_tokens=tile_tokens,
+        num_new_tiles=24,
+        num_old_tiles=0,
         num_sampling=256,
         num_chosen=16,
-        has_old=False,
     )
-    assert padded_shape(4, are_lone=True, max_num_seqs=256, tokens_per_tile=32).num_prefill_rows == 2
+    few = padded_shape(4, are_lone=True, max_num_seqs=256, tile_tokens=tile_tokens)
+    assert few.num_prefill_rows == 2
 
 
 def test_lone_prompts() -> None:

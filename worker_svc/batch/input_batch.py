@@ -8,6 +8,7 @@ Legend: T packed tokens, B rows, M blocks of the longest row.
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.sampling_rows import SamplingPlaces, SamplingRows, gather_sampling_rows
@@ -83,9 +84,9 @@ class InputBatch:
         return int(np.count_nonzero(self._rows.num_tokens == 1))
 
     @cached_property
-    def are_prompts_new(self) -> bool:
-        """Whether no row of more than one token has tokens from before this step."""
-        return not self.starts[self.num_decode_rows :].any()
+    def are_prompts_old(self) -> npt.NDArray[np.bool_]:
+        """(B - num_decode_rows,): whether a row of more than one token has some from before this step."""
+        return self.starts[self.num_decode_rows :] > 0
 
     @cached_property
     def cu_seqlens_q(self) -> Int32Array:

@@ -1,6 +1,7 @@
 """Lays a step with prefill rows out as arrays of fixed sizes, so that one captured graph serves many steps.
 
-Decode rows come first and are padded up to a limit, then prefill rows, cut into tiles, padded too. A
+Decode rows come first and are padded up to a limit, then prefill rows, cut into tiles, padded too: prompts
+that begin in the step into one list, those that go on into another, as different kernels compute them. A
 step that is not captured has the same arrays without padding, but for those of the rows that sample: they
 have one size, and come first, so that they lie in the same place for every step. Knows nothing about
 graphs or devices.
@@ -10,6 +11,7 @@ Legend: T packed tokens, D decode rows, R prefill rows, I tiles, S sampling rows
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,9 +24,9 @@ _STEPS = ((128, 1024), (256, 2048), (512, 8192))
 """(distance, up to): padding costs the device less than a launch of each kernel costs the host."""
 
 MakeTiles = Callable[..., Int32Array]
-"""Cuts rows of (bounds of new tokens, context lengths) into ``num_tiles`` tiles: (I, 4)."""
+"""Cuts ``rows`` of (bounds of new tokens, context lengths) into ``num_tiles`` tiles: (I, 4)."""
 _MOST_LONE_PROMPTS = 16
-_FILLED_WITH_LANES = ("sampling_lanes", "token_lanes", "lanes", "tiles")
+_FILLED_WITH_LANES = ("sampling_lanes", "token_lanes", "lanes", "new_tiles", "old_tiles")
 
 
 def captured_token_counts(max_num_batched_tokens: int) -> tuple[int, ...]:
@@ -49,6 +51,15 @@ def sampling_row_counts(max_num_seqs: int) -> tuple[int, ...]:
     return (*powers, max_num_seqs)
 
 
+class TileTokens(NamedTuple):
+    """Tokens of a row that a tile holds at most."""
+
+    new: int
+    """Of a prompt that begins in the step."""
+    old: int
+    """Of one that has tokens from before it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixedShape:
     """Sizes of a step's arrays."""
@@ -56,13 +67,13 @@ class MixedShape:
     num_tokens: int
     num_decode_rows: int
     num_prefill_rows: int
-    num_tiles: int
+    tile_tokens: TileTokens
+    num_new_tiles: int
+    num_old_tiles: int
     num_sampling: int
     """For which arrays have room."""
     num_chosen: int
     """Of them, those whose tokens the model is asked for."""
-    has_old: bool = True
-    """Whether prefill rows may have tokens from before the step."""
 
 
 def are_lone_prompts(batch: InputBatch) -> bool:
@@ -72,10 +83,13 @@ def are_lone_prompts(batch: InputBatch) -> bool:
     a prompt of 4,000 tokens took an H200 14.6 ms in such a shape, with 64 lanes 12.4.
     """
     num_prompts = batch.num_rows - batch.num_decode_rows
-    return batch.num_decode_rows == 0 and num_prompts <= _MOST_LONE_PROMPTS and batch.are_prompts_new
+    is_few = batch.num_decode_rows == 0 and num_prompts <= _MOST_LONE_PROMPTS
+    return is_few and not batch.are_prompts_old.any()
 
 
-def padded_shape(num_tokens: int, *, are_lone: bool, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
+def padded_shape(
+    num_tokens: int, *, are_lone: bool, max_num_seqs: int, tile_tokens: TileTokens
+) -> MixedShape:
     """Return the shape that holds every step, or every one of lone prompts, of at most so many tokens."""
     num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
     if are_lone:
@@ -84,27 +98,34 @@ def padded_shape(num_tokens: int, *, are_lone: bool, max_num_seqs: int, tokens_p
         num_tokens=num_tokens,
         num_decode_rows=0 if are_lone else min(max_num_seqs, num_tokens),
         num_prefill_rows=num_prefill_rows,
-        num_tiles=num_tokens // tokens_per_tile + num_prefill_rows,
+        tile_tokens=tile_tokens,
+        num_new_tiles=num_tokens // tile_tokens.new + num_prefill_rows,
+        num_old_tiles=0 if are_lone else num_tokens // tile_tokens.old + num_prefill_rows,
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
-        has_old=not are_lone,
     )
 
 
-def exact_shape(batch: InputBatch, *, max_num_seqs: int, tokens_per_tile: int) -> MixedShape:
+def exact_shape(batch: InputBatch, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
     """Return the shape of this step without padding, but for sampling rows."""
-    prefill_lens, num_chosen = batch.query_lens[batch.num_decode_rows :], len(batch.sampling_places.lanes)
+    num_chosen = len(batch.sampling_places.lanes)
+    prefill_lens, are_old = batch.query_lens[batch.num_decode_rows :], batch.are_prompts_old
     if num_chosen:
         num_chosen = choose_batch_size(num_chosen, sampling_row_counts(max_num_seqs))
     return MixedShape(
         num_tokens=batch.num_tokens,
         num_decode_rows=batch.num_decode_rows,
         num_prefill_rows=batch.num_rows - batch.num_decode_rows,
-        num_tiles=int((-(-prefill_lens // tokens_per_tile)).sum()),
+        tile_tokens=tile_tokens,
+        num_new_tiles=_count_tiles(prefill_lens[~are_old], tile_tokens.new),
+        num_old_tiles=_count_tiles(prefill_lens[are_old], tile_tokens.old),
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
-        has_old=not batch.are_prompts_new,
     )
+
+
+def _count_tiles(query_lens: Int32Array, tokens_per_tile: int) -> int:
+    return int((-(-query_lens // tokens_per_tile)).sum())
 
 
 def mixed_sizes(shape: MixedShape) -> dict[str, int]:
@@ -120,7 +141,8 @@ def mixed_sizes(shape: MixedShape) -> dict[str, int]:
         "lanes": num_rows,
         "seq_lens": num_rows,
         "cu_seqlens": shape.num_prefill_rows + 1,
-        "tiles": 4 * shape.num_tiles,
+        "new_tiles": 4 * shape.num_new_tiles,
+        "old_tiles": 4 * shape.num_old_tiles,
     }
 
 
@@ -134,7 +156,7 @@ def write_mixed(
     Args:
         arrays: To be overwritten, of ``mixed_sizes``: token_rows (S), sampling_lanes (S), last_positions (S),
             sampling_seq_lens (S), token_lanes (T), positions (T), lanes (D + R), seq_lens (D + R),
-            cu_seqlens (R + 1), tiles (4 I).
+            cu_seqlens (R + 1), new_tiles (4 I), old_tiles (4 I).
         batch: The step.
         shape: What it is padded to.
         make_tiles: Cuts its prefill rows.
@@ -150,8 +172,26 @@ def write_mixed(
     _fill(arrays["seq_lens"][:end], seq_lens[:num_decode], 0)
     _fill(arrays["seq_lens"][end:], seq_lens[num_decode:], 0)
     _fill(arrays["cu_seqlens"], bounds, int(bounds[-1]))
-    arrays["tiles"][:] = make_tiles(bounds, seq_lens[num_decode:], num_tiles=shape.num_tiles).ravel()
+    _write_tiles(arrays, batch, shape=shape, make_tiles=make_tiles)
     _write_tokens(arrays["token_lanes"], arrays["positions"], batch)
+
+
+def _write_tiles(
+    arrays: Mapping[str, Int32Array], batch: InputBatch, *, shape: MixedShape, make_tiles: MakeTiles
+) -> None:
+    num_decode, are_old = batch.num_decode_rows, batch.are_prompts_old
+    for name, rows, tokens_per_tile, num_tiles in (
+        ("new_tiles", (~are_old).nonzero()[0], shape.tile_tokens.new, shape.num_new_tiles),
+        ("old_tiles", are_old.nonzero()[0], shape.tile_tokens.old, shape.num_old_tiles),
+    ):
+        tiles = make_tiles(
+            batch.cu_seqlens_q[num_decode:],
+            batch.seq_lens[num_decode:],
+            rows=rows,
+            tokens_per_tile=tokens_per_tile,
+            num_tiles=num_tiles,
+        )
+        arrays[name][:] = tiles.ravel()
 
 
 def write_padding(arrays: Mapping[str, Int32Array]) -> None:

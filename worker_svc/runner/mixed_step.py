@@ -24,8 +24,8 @@ from worker_svc.batch.admission_layout import AdmissionShape
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import (
-    MakeTiles,
     MixedShape,
+    TileTokens,
     are_lone_prompts,
     captured_token_counts,
     choose_token_count,
@@ -44,6 +44,15 @@ from worker_svc.runner.prepared_tokens import PreparedTokens
 from worker_svc.runner.step_parts import StepParts
 
 
+class PrefillConfigs(NamedTuple):
+    """Launches of a step's prefill rows."""
+
+    new: PrefillConfig
+    """Of prompts that begin in the step."""
+    old: PrefillConfig
+    """Of those that have tokens from before it."""
+
+
 class CapturedKind(NamedTuple):
     """Which steps one graph serves."""
 
@@ -59,7 +68,7 @@ class CapturedInputs:
 
     shape: MixedShape
     admitted: AdmissionShape
-    config: PrefillConfig
+    configs: PrefillConfigs
     upload: RepeatedUpload
 
 
@@ -127,7 +136,7 @@ class MixedStep:
         self._inputs[kind] = CapturedInputs(
             shape=shape,
             admitted=admitted,
-            config=self._config(kind.num_tokens, are_new=kind.are_lone),
+            configs=self._configs(kind.num_tokens),
             upload=upload,
         )
         self._graphs.capture(kind)
@@ -137,9 +146,7 @@ class MixedStep:
             kind.num_tokens,
             are_lone=kind.are_lone,
             max_num_seqs=self._parts.limits.max_num_seqs,
-            tokens_per_tile=tokens_per_tile(
-                self._config(kind.num_tokens, are_new=kind.are_lone), self._parts.group
-            ),
+            tile_tokens=self._tile_tokens(self._configs(kind.num_tokens)),
         )
 
     def _upload_padding(self, shape: MixedShape) -> Uploaded:
@@ -149,16 +156,16 @@ class MixedStep:
 
     def _launch_eager(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> Uploaded:
         admissions, admitted = self._admissions.join(admissions, self._most_admitted)
-        config = self._config(int(batch.query_lens.max()), are_new=batch.are_prompts_new)
+        configs = self._configs(int(batch.query_lens.max()))
         shape = exact_shape(
             batch,
             max_num_seqs=self._parts.limits.max_num_seqs,
-            tokens_per_tile=tokens_per_tile(config, self._parts.group),
+            tile_tokens=self._tile_tokens(configs),
         )
         sizes = mixed_sizes(shape) | (admitted.sizes if admissions else {})
 
         def fill(arrays: Arrays) -> None:
-            write_mixed(arrays, batch, shape=shape, make_tiles=self._make_tiles(config))
+            write_mixed(arrays, batch, shape=shape, make_tiles=prefill_tiles)
             if admissions:
                 self._admissions.fill(arrays, admissions)
 
@@ -166,7 +173,7 @@ class MixedStep:
         on_device = self._parts.upload.views(sizes)
         if admissions:
             self._admissions.launch(on_device)
-        self._forward(on_device, shape, config)
+        self._forward(on_device, shape, configs)
         return on_device
 
     def _replay(
@@ -179,7 +186,7 @@ class MixedStep:
         admissions, _ = self._admissions.join(admissions, inputs.admitted)
 
         def fill(arrays: Arrays) -> None:
-            write_mixed(arrays, batch, shape=inputs.shape, make_tiles=self._make_tiles(inputs.config))
+            write_mixed(arrays, batch, shape=inputs.shape, make_tiles=prefill_tiles)
             self._admissions.fill(arrays, admissions)
 
         inputs.upload.send(fill)
@@ -189,17 +196,17 @@ class MixedStep:
     def _launch_captured(self, kind: CapturedKind) -> None:
         inputs = self._inputs[kind]
         self._admissions.launch(inputs.upload.views)
-        self._forward(inputs.upload.views, inputs.shape, inputs.config)
+        self._forward(inputs.upload.views, inputs.shape, inputs.configs)
 
-    def _config(self, max_seqlen_q: int, *, are_new: bool) -> PrefillConfig:
-        return choose_prefill_config(
-            max_seqlen_q, cache_NSKD=self._parts.kv_caches[0][0], group=self._parts.group, are_new=are_new
-        )
+    def _configs(self, max_seqlen_q: int) -> PrefillConfigs:
+        cache_NSKD, group = self._parts.kv_caches[0][0], self._parts.group
+        choose = partial(choose_prefill_config, max_seqlen_q, cache_NSKD=cache_NSKD, group=group)
+        return PrefillConfigs(new=choose(are_new=True), old=choose())
 
-    def _make_tiles(self, config: PrefillConfig) -> MakeTiles:
-        return partial(prefill_tiles, tokens_per_tile=tokens_per_tile(config, self._parts.group))
+    def _tile_tokens(self, configs: PrefillConfigs) -> TileTokens:
+        return TileTokens(*(tokens_per_tile(config, self._parts.group) for config in configs))
 
-    def _forward(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> None:
+    def _forward(self, on_device: Uploaded, shape: MixedShape, configs: PrefillConfigs) -> None:
         """Queue the model's kernels."""
         parts, attention = self._parts, self._parts.attention
         prepared = self._prepared.first(shape.num_tokens)
@@ -209,7 +216,7 @@ class MixedStep:
             positions_T=on_device["positions"],
             slot_mapping_T=prepared.slot_mapping_T,
             attention=attention,
-            attention_plan=attention.plan_lanes(self._rows(on_device, shape, config)),
+            attention_plan=attention.plan_lanes(self._rows(on_device, shape, configs)),
         )
         parts.decoder.forward_chosen(
             step,
@@ -240,15 +247,18 @@ class MixedStep:
         )
         return ChosenTokens(rows_R=on_device["token_rows"][:num_chosen], step=step)
 
-    def _rows(self, on_device: Uploaded, shape: MixedShape, config: PrefillConfig) -> LaneStep:
+    def _rows(self, on_device: Uploaded, shape: MixedShape, configs: PrefillConfigs) -> LaneStep:
         prefill = None
         if shape.num_prefill_rows:
+            new_I4, old_I4 = (on_device[name].view(-1, 4) for name in ("new_tiles", "old_tiles"))
+            tiles = (
+                PrefillTiles(tiles_I4=new_I4, config=configs.new, has_old=False),
+                PrefillTiles(tiles_I4=old_I4, config=configs.old, has_old=True),
+            )
             prefill = PrefillRows(
                 cu_seqlens_q=on_device["cu_seqlens"],
                 max_seqlen_q=shape.num_tokens,
-                tiles=PrefillTiles(
-                    tiles_I4=on_device["tiles"].view(-1, 4), config=config, has_old=shape.has_old
-                ),
+                tiles=tuple(some for some in tiles if len(some.tiles_I4)),
             )
         return LaneStep(
             block_table_LM=self._parts.tables.block_table_LM,

@@ -94,8 +94,9 @@ def make_step_parts(
 def staging_words(limits: TableLimits) -> int:
     """Tell how many words the largest upload takes: of a mixed step, of admissions, of a decode step."""
     alignment = 128
-    # Two words a token, ten a row, and four a tile: a token each at least, and padded one more a row.
-    mixed = 6 * limits.max_num_batched_tokens + 14 * limits.max_num_seqs
+    # Two words a token, ten a row, and four a tile of either list: a token each at least, and padded one more
+    # a row.
+    mixed = 10 * limits.max_num_batched_tokens + 18 * limits.max_num_seqs
     mixed += packed_starts(most_admissions(limits, words_per_lane=WORDS_PER_LANE).sizes)[-1]
     return (
         max(mixed, 16 * limits.max_num_seqs, DecodeLayout(num_rows=limits.max_num_seqs).num_words) + alignment
