@@ -4,7 +4,7 @@ Knows nothing about how rows get from rank to rank.
 """
 
 LEAST_ROWS = 8193
-"""More than a captured step's with prompts; steps of decodes are never cut."""
+"""Steps that are captured are never cut, as those of decodes."""
 LEAST_BYTES = 64 << 20
 """Of all rows. 128 MiB gain 8 %, 32 MiB lose: there the host, which launches more, is what takes the time."""
 UNIT = 128

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ import torch
 from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from worker_svc.batch.admission_layout import padded_admissions
+from worker_svc.batch.captured_shapes import captured_kinds, captured_token_counts, padded_shape
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.mixed_layout import TileTokens, captured_token_counts, mixed_sizes, padded_shape
+from worker_svc.batch.mixed_layout import TileTokens, mixed_sizes
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.packed_upload import packed_starts
 
@@ -54,7 +56,7 @@ def test_all_graphs_that_a_runner_captures_are_counted(
 
 
 @pytest.mark.parametrize("max_num_seqs", [1, 64, 256])
-@pytest.mark.parametrize("max_num_batched_tokens", [16, 256, 512, 2048])
+@pytest.mark.parametrize("max_num_batched_tokens", [16, 256, 512, 2048, 16384, 20000])
 @pytest.mark.parametrize("tokens_per_tile", [1, 32])
 def test_every_padded_step_fits_a_staging_buffer(
     max_num_seqs: int, max_num_batched_tokens: int, tokens_per_tile: int
@@ -63,10 +65,34 @@ def test_every_padded_step_fits_a_staging_buffer(
 
     tile_tokens = TileTokens(new=tokens_per_tile, old=tokens_per_tile)
     limits = replace(LIMITS, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
-    for num_tokens in captured_token_counts(max_num_batched_tokens):
-        for are_lone in (False, True):
-            shape = padded_shape(
-                num_tokens, are_lone=are_lone, max_num_seqs=max_num_seqs, tile_tokens=tile_tokens
-            )
-            admitted = padded_admissions(num_tokens, limits, words_per_lane=14)
-            assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)
+    for kind in captured_kinds(captured_token_counts(max_num_batched_tokens, layer_weights=1)):
+        shape = padded_shape(kind, max_num_seqs=max_num_seqs, tile_tokens=tile_tokens)
+        admitted = padded_admissions(kind.num_tokens, limits, words_per_lane=14)
+        assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)
+
+
+@pytest.mark.parametrize(
+    ("hidden_size", "intermediate_size", "most"), [(1024, 3072, 16384), (4096, 12288, 8192), (4096, 64, 8192)]
+)
+def test_large_steps_are_captured_where_launching_them_takes_longer_and_nobody_cuts_them(
+    hidden_size: int, intermediate_size: int, most: int
+) -> None:
+    """Those of the last shape would take little time, but several ranks cut them."""
+    from worker_svc.runner.mixed_step import captured_counts  # noqa: PLC0415
+
+    config = SimpleNamespace(
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        head_dim=16,
+        num_heads=8,
+        num_kv_heads=4,
+    )
+    parts: Any = SimpleNamespace(
+        attention=SimpleNamespace(captures_prefill=True),
+        decoder=SimpleNamespace(config=config),
+        limits=replace(LIMITS, max_num_batched_tokens=16384),
+        logits_RV=torch.empty(1, dtype=torch.bfloat16),
+    )
+    assert captured_counts(parts)[-1] == most
+    parts.attention.captures_prefill = False
+    assert captured_counts(parts) == ()

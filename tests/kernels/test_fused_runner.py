@@ -1,7 +1,6 @@
 """The GPU runner's steps in Triton's interpreter, without graphs: the ids and logprobs of the plain runner.
 
-float32 on a cpu(), so that both give the same tokens. Steps are made by hand, and few: the interpreter
-takes milliseconds a program.
+float32 on a CPU, so that both give the same tokens. Steps are few: a program takes milliseconds.
 """
 
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from model.config import read_model_config
 from model.load import MODEL_CLASSES
 from model.weights import load_weights
 from tests.worker_steps import admission, int32, run_lease, sampling, step
+from worker_svc.batch import captured_shapes
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import SampledTokens
 from worker_svc.runner.kv_cache import allocate_kv_caches
@@ -165,8 +165,7 @@ def run_all_kinds(executor: StepExecutor) -> Epoch:
     epoch.run((2, 1, True), (0, 1, True), append_lanes=int32([2, 0]), append_block_ids=int32([8, 1]))
     # Lane 3's chunk is a row of one token that samples nothing; its last one needs a second block.
     epoch.run((2, 1, True), (3, 1, False))
-    append = {"append_lanes": int32([3]), "append_block_ids": int32([11])}
-    last = (admit(1, fourth, **FULL),)
+    append, last = {"append_lanes": int32([3]), "append_block_ids": int32([11])}, (admit(1, fourth, **FULL),)
     epoch.run((3, 9, True), (2, 1, True), (1, 6, True), (0, 1, True), admissions=last, **append)
     for lanes in ((3, 2), (2, 0, 3), (0, 1, 2)):
         epoch.run(*((lane, 1, True) for lane in lanes))
@@ -209,23 +208,25 @@ def run_padded(executor: StepExecutor) -> Epoch:
     epoch.run((1, 6, True), (2, 1, True), admissions=(admit(1, PROMPTS[3]),))
     admissions = (admit(0, PROMPTS[2] + PROMPTS[3]), admit(3, PROMPTS[1]))
     epoch.run((0, 17, False), (1, 1, True), (3, 1, True), (2, 1, True), admissions=admissions)
-    last, rows = (admit(3, PROMPTS[3]),), [(2, 1, True), (0, 6, True), (3, 6, True), (1, 1, True)]
-    epoch.run(*rows, released_lanes=int32([3]), admissions=last)
+    last = {"released_lanes": int32([3]), "admissions": (admit(3, PROMPTS[3]),)}
+    epoch.run((2, 1, True), (0, 6, True), (3, 6, True), (1, 1, True), **last)
     return epoch
 
 
-@pytest.mark.parametrize("are_few_chosen", [False, True])
+@pytest.mark.parametrize("are_large", [False, True])
 def test_captured_steps_read_what_is_uploaded_before_each_replay(
-    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, are_few_chosen: bool
+    checkpoint_folder: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, are_large: bool
 ) -> None:
-    """Steps with prefill rows are padded to 16, 32 or 48 tokens, and so are their rows and tiles."""
+    """Steps with prefill rows are padded to 16, 32 or 48 tokens; of large ones not all are captured."""
     from worker_svc.runner import fused_runner, mixed_sampling, mixed_step  # noqa: PLC0415
 
     for module in (fused_runner, mixed_step, mixed_sampling):
         monkeypatch.setattr(module, "CudaGraphs", NoGraphs)
     set_ways(monkeypatch, *["cublas"] * 5)
-    if are_few_chosen:
+    if are_large:
         choose_few(monkeypatch)
+        for name, number in (("ALL_ROWS_TOKENS", 0), ("MOST_DECODE_ROWS", 2)):
+            monkeypatch.setattr(captured_shapes, name, number)
     *both, _ = executors(checkpoint_folder("qwen3_one_layer"), has_graphs=True)
     fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs
@@ -278,8 +279,7 @@ def test_heads_of_decode_rows_are_made_ready_where_they_are_projected(
     *both, _ = executors(checkpoint_folder("qwen3_one_layer"))
     fused, plain = [run_short(executor) for executor in both]
     assert fused.outputs == plain.outputs
-    # The padded sizes of the steps without prefill rows.
-    assert asked == [1, 2]
+    assert asked == [1, 2], "the padded sizes of the steps without prefill rows"
 
 
 def test_a_lease_gives_the_tokens_of_single_steps_until_a_row_stops(

@@ -7,7 +7,6 @@ from model import row_cut
 from model.cut_residual import ALL_ROWS, CutResidual
 from model.ranks import OneRank
 from model.row_cut import LEAST_BYTES, LEAST_ROWS, UNIT, cut_rows, most_rows_of_one
-from worker_svc.batch.mixed_layout import captured_token_counts
 
 ROW_BYTES = -(-LEAST_BYTES // LEAST_ROWS)
 
@@ -50,10 +49,6 @@ def test_small_steps_and_those_of_one_rank_stay_whole() -> None:
     assert cut_rows(LEAST_ROWS, ROW_BYTES - 1, num_ranks=2) == ()
     assert cut_rows(LEAST_ROWS, ROW_BYTES, num_ranks=1) == ()
     assert CutResidual.of(None, LEAST_ROWS, OneRank()) is None
-
-
-def test_captured_steps_stay_whole() -> None:
-    assert max(captured_token_counts(1 << 20)) < LEAST_ROWS
 
 
 def test_others_rows_leave_first_and_come_last() -> None:

@@ -1,7 +1,5 @@
 """The arrays of a step with prefill rows, padded and not, against values worked out by hand."""
 
-import dataclasses
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,12 +11,8 @@ from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.mixed_layout import (
     MixedShape,
     TileTokens,
-    are_lone_prompts,
-    captured_token_counts,
-    choose_token_count,
     exact_shape,
     mixed_sizes,
-    padded_shape,
     write_mixed,
     write_padding,
 )
@@ -172,74 +166,3 @@ def test_a_step_that_does_not_fit_is_a_bug() -> None:
     shape = padded_shape_of(8)
     with pytest.raises(AssertionError, match="9 values do not fit into 8"):
         mixed_arrays(mixed_batch(), shape)
-
-
-@pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
-def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
-    """As many rows as can be, each a token more than whole tiles."""
-    shape = padded_shape(num_tokens, are_lone=False, max_num_seqs=8, tile_tokens=TILE_TOKENS)
-    assert shape.num_decode_rows == min(8, num_tokens)
-    most_rows = min(8, num_tokens // 2)
-    assert shape.num_prefill_rows >= most_rows
-    for num_rows in range(1, most_rows + 1):
-        lens = [2] * num_rows
-        lens[0] += num_tokens - sum(lens)
-        for tokens_per_tile, num_tiles in zip(
-            TILE_TOKENS, (shape.num_new_tiles, shape.num_old_tiles), strict=True
-        ):
-            assert sum(-(-length // tokens_per_tile) for length in lens) <= num_tiles
-    assert shape.num_sampling == 8
-    assert shape.num_chosen == min(8, num_tokens)
-
-
-def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
-    tile_tokens = TileTokens(new=64, old=32)
-    shape = padded_shape(512, are_lone=True, max_num_seqs=256, tile_tokens=tile_tokens)
-    assert shape == MixedShape(
-        num_tokens=512,
-        num_decode_rows=0,
-        num_prefill_rows=16,
-        tile_tokens=tile_tokens,
-        num_new_tiles=24,
-        num_old_tiles=0,
-        num_sampling=256,
-        num_chosen=16,
-    )
-    few = padded_shape(4, are_lone=True, max_num_seqs=256, tile_tokens=tile_tokens)
-    assert few.num_prefill_rows == 2
-
-
-def test_lone_prompts() -> None:
-    """As many as there is room for, new, without decode rows."""
-    table = SequenceTable(dataclasses.replace(LIMITS, max_num_seqs=40))
-    admissions = [admission(lane, 5, (2 * lane + 1, 2 * lane + 2)) for lane in range(20)]
-
-    def is_lone(step_id: int, *rows: tuple[int, int, bool], admitted: range = range(0)) -> bool:
-        applied = table.apply(step(step_id, rows, admissions=tuple(admissions[lane] for lane in admitted)))
-        return are_lone_prompts(InputBatch(table, applied))
-
-    assert is_lone(1, (0, 3, False), (1, 5, True), admitted=range(2))
-    assert not is_lone(2, (0, 2, True)), "it has older tokens"
-    assert not is_lone(3, (0, 1, True), (2, 5, True), admitted=range(2, 3)), "another decodes"
-    assert not is_lone(4, *((lane, 2, False) for lane in range(3, 20)), admitted=range(3, 20)), "17"
-
-
-def test_captured_counts() -> None:
-    counts = captured_token_counts(16384)
-    assert counts[:4] == (16, 32, 64, 128)
-    assert counts[-2:] == (7680, 8192)
-    assert list(counts) == sorted(set(counts))
-    # No step is padded by more than half of what it has, beyond the smallest.
-    assert all(larger <= 2 * smaller for smaller, larger in pairwise(counts))
-
-
-@pytest.mark.parametrize(
-    ("most", "expected"), [(8, (8,)), (48, (16, 32, 48)), (64, (16, 32, 64)), (200, (16, 32, 64, 128, 200))]
-)
-def test_the_last_count_is_the_largest_step(most: int, expected: tuple[int, ...]) -> None:
-    assert captured_token_counts(most) == expected
-
-
-def test_choosing_a_count() -> None:
-    assert [choose_token_count(number, (16, 32)) for number in (1, 16, 17, 32, 33)] == [16, 16, 32, 32, None]
-    assert choose_token_count(1, ()) is None

@@ -12,8 +12,8 @@ import numpy as np
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.step import Admission, Int32Array, Int64Array
 
-_MOST_ADMISSIONS = 32
-"""Of a captured step; more of them are written by themselves."""
+_LEAST_ROOM, _TOKENS_A_LANE = 32, 256
+"""Admissions of a captured step, or one for so many of its tokens; more of them are written by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +64,13 @@ class LaneTables:
 
 def padded_admissions(num_tokens: int, limits: TableLimits, *, words_per_lane: int) -> AdmissionShape:
     """Return the shape of a captured step of so many tokens: those of prompts that begin with it fit."""
-    return _shape(num_tokens, _MOST_ADMISSIONS, limits=limits, words_per_lane=words_per_lane)
+    num_lanes = min(max(_LEAST_ROOM, num_tokens // _TOKENS_A_LANE), max(_LEAST_ROOM, limits.max_num_seqs))
+    return _shape(num_tokens, num_lanes, limits=limits, words_per_lane=words_per_lane)
 
 
 def most_admissions(limits: TableLimits, *, words_per_lane: int) -> AdmissionShape:
     """Return a shape that holds those of nearly every step that is not captured, and of all that are."""
-    num_lanes = max(limits.max_num_seqs, _MOST_ADMISSIONS)
+    num_lanes = max(limits.max_num_seqs, _LEAST_ROOM)
     return _shape(limits.max_num_batched_tokens, num_lanes, limits=limits, words_per_lane=words_per_lane)
 
 

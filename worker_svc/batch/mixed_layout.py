@@ -8,7 +8,6 @@ graphs or devices.
 Legend: T packed tokens, D decode rows, R prefill rows, I tiles, S sampling rows, padding included.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -19,30 +18,9 @@ from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.padding import PADDING_LANE, choose_batch_size
 from worker_svc.batch.step import Int32Array
 
-_SMALLEST = (16, 32, 64)
-_STEPS = ((128, 1024), (256, 2048), (512, 8192))
-"""(distance, up to): padding costs the device less than a launch of each kernel costs the host."""
-
 MakeTiles = Callable[..., Int32Array]
 """Cuts ``rows`` of (bounds of new tokens, context lengths) into ``num_tiles`` tiles: (I, 4)."""
-_MOST_LONE_PROMPTS = 16
 _FILLED_WITH_LANES = ("sampling_lanes", "token_lanes", "lanes", "new_tiles", "old_tiles")
-
-
-def captured_token_counts(max_num_batched_tokens: int) -> tuple[int, ...]:
-    """List the numbers of tokens to capture, ascending; larger steps keep a device busy as they are."""
-    sizes, last = list(_SMALLEST), 0
-    for distance, end in _STEPS:
-        sizes += range(last + distance, end + 1, distance)
-        last = end
-    fitting = [size for size in sizes if size < max_num_batched_tokens]
-    return (*fitting, max_num_batched_tokens) if max_num_batched_tokens <= last else tuple(fitting)
-
-
-def choose_token_count(num_tokens: int, counts: tuple[int, ...]) -> int | None:
-    """Choose the smallest captured number that holds so many tokens; None: none does."""
-    index = bisect_left(counts, num_tokens)
-    return counts[index] if index < len(counts) else None
 
 
 def sampling_row_counts(max_num_seqs: int) -> tuple[int, ...]:
@@ -76,36 +54,6 @@ class MixedShape:
     """Of them, those whose tokens the model is asked for."""
 
 
-def are_lone_prompts(batch: InputBatch) -> bool:
-    """Tell whether the step is a few new prompts and nothing else, which has captured shapes of its own.
-
-    Others have room for as many decode rows, prefill rows and tiles as any step may have: with 1,024 lanes
-    a prompt of 4,000 tokens took an H200 14.6 ms in such a shape, with 64 lanes 12.4.
-    """
-    num_prompts = batch.num_rows - batch.num_decode_rows
-    is_few = batch.num_decode_rows == 0 and num_prompts <= _MOST_LONE_PROMPTS
-    return is_few and not batch.are_prompts_old.any()
-
-
-def padded_shape(
-    num_tokens: int, *, are_lone: bool, max_num_seqs: int, tile_tokens: TileTokens
-) -> MixedShape:
-    """Return the shape that holds every step, or every one of lone prompts, of at most so many tokens."""
-    num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
-    if are_lone:
-        num_prefill_rows = num_chosen = min(num_prefill_rows, _MOST_LONE_PROMPTS)
-    return MixedShape(
-        num_tokens=num_tokens,
-        num_decode_rows=0 if are_lone else min(max_num_seqs, num_tokens),
-        num_prefill_rows=num_prefill_rows,
-        tile_tokens=tile_tokens,
-        num_new_tiles=num_tokens // tile_tokens.new + num_prefill_rows,
-        num_old_tiles=0 if are_lone else num_tokens // tile_tokens.old + num_prefill_rows,
-        num_sampling=max_num_seqs,
-        num_chosen=num_chosen,
-    )
-
-
 def exact_shape(batch: InputBatch, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
     """Return the shape of this step without padding, but for sampling rows."""
     num_chosen = len(batch.sampling_places.lanes)
@@ -117,14 +65,15 @@ def exact_shape(batch: InputBatch, *, max_num_seqs: int, tile_tokens: TileTokens
         num_decode_rows=batch.num_decode_rows,
         num_prefill_rows=batch.num_rows - batch.num_decode_rows,
         tile_tokens=tile_tokens,
-        num_new_tiles=_count_tiles(prefill_lens[~are_old], tile_tokens.new),
-        num_old_tiles=_count_tiles(prefill_lens[are_old], tile_tokens.old),
+        num_new_tiles=count_tiles(prefill_lens[~are_old], tile_tokens.new),
+        num_old_tiles=count_tiles(prefill_lens[are_old], tile_tokens.old),
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
     )
 
 
-def _count_tiles(query_lens: Int32Array, tokens_per_tile: int) -> int:
+def count_tiles(query_lens: Int32Array, tokens_per_tile: int) -> int:
+    """Count the tiles that rows of so many new tokens are cut into."""
     return int((-(-query_lens // tokens_per_tile)).sum())
 
 

@@ -9,14 +9,16 @@ import torch
 
 from model.decoder import CausalLM
 from model.forward_context import KvCache
+from worker_svc.batch.captured_shapes import captured_kinds
 from worker_svc.batch.checks import TableLimits
 from worker_svc.batch.lane_parameters import SamplingFlavour
-from worker_svc.batch.mixed_layout import captured_token_counts, sampling_row_counts
+from worker_svc.batch.mixed_layout import sampling_row_counts
 from worker_svc.batch.padding import captured_batch_sizes
 from worker_svc.runner.fused_runner import FusedModelRunner
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.load_plan import LoadPlan
 from worker_svc.runner.memory import DeviceMemory, choose_num_blocks, choose_num_blocks_of_device
+from worker_svc.runner.mixed_step import captured_counts
 from worker_svc.runner.step_executor import StepExecutor
 from worker_svc.runner.step_parts import StepParts, make_step_parts
 from worker_svc.runner.warm_up import warm_up_steps
@@ -55,10 +57,7 @@ def count_graphs(parts: StepParts, batch_sizes: tuple[int, ...]) -> int:
     limits = parts.limits
     num_row_counts = len(batch_sizes) + len(sampling_row_counts(limits.max_num_seqs))
     num_graphs = num_row_counts * len(set(parts.sampler.flavours.values()))
-    if parts.attention.captures_prefill:
-        # Of any rows, and of lone prompts.
-        num_graphs += 2 * len(captured_token_counts(limits.max_num_batched_tokens))
-    return num_graphs
+    return num_graphs + len(captured_kinds(captured_counts(parts)))
 
 
 def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:

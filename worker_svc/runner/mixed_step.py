@@ -1,8 +1,8 @@
 """Launches a step with prefill rows: rows of one token first, then the others.
 
-The model's part is captured once for each padded number of tokens, where the attention backend allows;
-larger steps are launched kernel by kernel. What samples behind it is captured by itself. Knows nothing about
-lanes' lengths or requests.
+The model's part is captured for each kind of step that captured_shapes.py tells, where the attention
+backend allows; others are launched kernel by kernel. What samples behind it is captured by itself. Knows
+nothing about lanes' lengths or requests.
 Legend: T packed tokens.
 """
 
@@ -20,18 +20,23 @@ from kernels.prefill_tiles import (
     tokens_per_tile,
 )
 from model.fused_step import ChosenTokens, FusedStep
+from model.row_cut import cut_rows
 from worker_svc.batch.admission_layout import AdmissionShape
+from worker_svc.batch.captured_shapes import (
+    CapturedKind,
+    captured_kinds,
+    captured_token_counts,
+    choose_kind,
+    has_room,
+    padded_shape,
+)
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.mixed_layout import (
     MixedShape,
     TileTokens,
-    are_lone_prompts,
-    captured_token_counts,
-    choose_token_count,
     exact_shape,
     mixed_sizes,
-    padded_shape,
     write_mixed,
     write_padding,
 )
@@ -53,15 +58,6 @@ class PrefillConfigs(NamedTuple):
     """Of those that have tokens from before it."""
 
 
-class CapturedKind(NamedTuple):
-    """Which steps one graph serves."""
-
-    num_tokens: int
-    """Padded."""
-    are_lone: bool
-    """Whether few new prompts, and nothing else."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapturedInputs:
     """What a captured step reads."""
@@ -70,6 +66,24 @@ class CapturedInputs:
     admitted: AdmissionShape
     configs: PrefillConfigs
     upload: RepeatedUpload
+
+
+def captured_counts(parts: StepParts) -> tuple[int, ...]:
+    """List the padded numbers of tokens that steps are captured for, ascending.
+
+    None that several ranks would cut: in a graph a kernel that waits for another rank's rows may come before
+    the copy that the other one waits for.
+    """
+    if not parts.attention.captures_prefill:
+        return ()
+    config = parts.decoder.config
+    head_weights = 2 * (config.num_heads + config.num_kv_heads) * config.head_dim
+    counts = captured_token_counts(
+        parts.limits.max_num_batched_tokens,
+        layer_weights=config.hidden_size * (head_weights + 3 * config.intermediate_size),
+    )
+    row_bytes = config.hidden_size * parts.logits_RV.itemsize
+    return tuple(count for count in counts if not cut_rows(count, row_bytes, num_ranks=2))
 
 
 class MixedStep:
@@ -82,9 +96,9 @@ class MixedStep:
         self._most_admitted = admissions.most
         self._prepared = PreparedTokens.of(max_tokens, device)
         self._prepared_chosen = PreparedTokens.of(parts.limits.max_num_seqs, device)
-        captures = has_graphs and parts.attention.captures_prefill
-        self._token_counts = captured_token_counts(max_tokens) if captures else ()
-        self._graphs = CudaGraphs(self._launch_captured, device=device) if captures else None
+        self._token_counts = captured_counts(parts) if has_graphs else ()
+        self._shapes = {kind: self._padded_shape(kind) for kind in captured_kinds(self._token_counts)}
+        self._graphs = CudaGraphs(self._launch_captured, device=device) if self._shapes else None
         self._inputs: dict[CapturedKind, CapturedInputs] = {}
         self._sampling = MixedSampling(parts, has_graphs=has_graphs)
 
@@ -98,11 +112,10 @@ class MixedStep:
         Returns:
             How many rows sample.
         """
-        num_tokens = choose_token_count(batch.num_tokens, self._token_counts)
-        if num_tokens is None:
+        kind = choose_kind(batch, self._token_counts)
+        if kind is None or not has_room(self._shapes[kind], batch):
             on_device = self._launch_eager(batch, admissions)
         else:
-            kind = CapturedKind(num_tokens, are_lone_prompts(batch))
             on_device = self._replay(kind, batch, admissions=admissions)
         num_sampling = len(batch.sampling_places.lanes)
         if num_sampling:
@@ -111,13 +124,8 @@ class MixedStep:
 
     def captures(self, flavours: tuple[SamplingFlavour, ...]) -> list[Callable[[], None]]:
         """List what captures every kind of step, and the sampling of these flavours."""
-        kinds = [
-            CapturedKind(num_tokens, are_lone)
-            for are_lone in (False, True)
-            for num_tokens in reversed(self._token_counts)
-        ]
         sampling = [partial(self._capture_sampling, key) for key in self._sampling.keys(flavours)]
-        return [*sampling, *(partial(self._capture, kind) for kind in kinds)]
+        return [*sampling, *(partial(self._capture, kind) for kind in reversed(self._shapes))]
 
     def _capture_sampling(self, key: Key) -> None:
         self._sampling.capture(key, self._upload_padding(self._padded_shape(CapturedKind(1, False))))
@@ -125,7 +133,7 @@ class MixedStep:
     def _capture(self, kind: CapturedKind) -> None:
         """Capture such a step; running it once, as that takes, changes nothing."""
         assert self._graphs is not None, "there are no graphs to capture"
-        shape, admitted = self._padded_shape(kind), self._admissions.padded_shape(kind.num_tokens)
+        shape, admitted = self._shapes[kind], self._admissions.padded_shape(kind.num_tokens)
         upload = RepeatedUpload(self._parts.upload, mixed_sizes(shape) | admitted.sizes)
 
         def fill(arrays: Arrays) -> None:
@@ -143,8 +151,7 @@ class MixedStep:
 
     def _padded_shape(self, kind: CapturedKind) -> MixedShape:
         return padded_shape(
-            kind.num_tokens,
-            are_lone=kind.are_lone,
+            kind,
             max_num_seqs=self._parts.limits.max_num_seqs,
             tile_tokens=self._tile_tokens(self._configs(kind.num_tokens)),
         )

@@ -1,0 +1,184 @@
+"""Which steps with prefill rows are captured, and the room that each kind of them has."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.worker_steps import admission, step
+from worker_svc.batch import captured_shapes
+from worker_svc.batch.captured_shapes import (
+    ALL_ROWS_TOKENS,
+    MOST_LAYER_PRODUCTS,
+    CapturedKind,
+    captured_kinds,
+    captured_token_counts,
+    choose_kind,
+    has_room,
+    padded_shape,
+)
+from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.input_batch import InputBatch
+from worker_svc.batch.mixed_layout import MixedShape, TileTokens
+from worker_svc.batch.sequence_table import SequenceTable
+
+LIMITS = TableLimits(
+    block_size=4,
+    num_blocks=100,
+    max_num_seqs=40,
+    max_num_batched_tokens=256,
+    max_model_len=32,
+    vocab_size=100,
+)
+TILE_TOKENS = TileTokens(new=4, old=2)
+QWEN3_WEIGHTS = 1024 * (2 * 24 * 128 + 3 * 3072)
+COUNTS = (16, 32, 64, 128)
+
+
+@pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
+def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
+    """As many rows as can be, each a token more than whole tiles."""
+    shape = padded_shape(CapturedKind(num_tokens, False), max_num_seqs=8, tile_tokens=TILE_TOKENS)
+    assert shape.num_decode_rows == min(8, num_tokens)
+    most_rows = min(8, num_tokens // 2)
+    assert shape.num_prefill_rows >= most_rows
+    for num_rows in range(1, most_rows + 1):
+        lens = [2] * num_rows
+        lens[0] += num_tokens - sum(lens)
+        for tokens_per_tile, num_tiles in zip(
+            TILE_TOKENS, (shape.num_new_tiles, shape.num_old_tiles), strict=True
+        ):
+            assert sum(-(-length // tokens_per_tile) for length in lens) <= num_tiles
+    assert shape.num_sampling == 8
+    assert shape.num_chosen == min(8, num_tokens)
+
+
+def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
+    tile_tokens = TileTokens(new=64, old=32)
+    shape = padded_shape(CapturedKind(512, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    assert shape == MixedShape(
+        num_tokens=512,
+        num_decode_rows=0,
+        num_prefill_rows=16,
+        tile_tokens=tile_tokens,
+        num_new_tiles=24,
+        num_old_tiles=0,
+        num_sampling=256,
+        num_chosen=16,
+    )
+    few = padded_shape(CapturedKind(4, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    assert few.num_prefill_rows == 2
+    many = padded_shape(CapturedKind(16384, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    assert (many.num_prefill_rows, many.num_chosen, many.num_new_tiles) == (128, 128, 256 + 128)
+
+
+def test_a_large_step_has_room_for_what_costs_little() -> None:
+    shape = padded_shape(
+        CapturedKind(16384, False), max_num_seqs=1024, tile_tokens=TileTokens(new=64, old=32)
+    )
+    assert (shape.num_decode_rows, shape.num_old_tiles) == (256, 64)
+    assert (shape.num_prefill_rows, shape.num_new_tiles, shape.num_chosen) == (1024, 256 + 1024, 1024)
+
+
+def test_kinds() -> None:
+    """Lone prompts are as many as there is room for, new, without decode rows."""
+    table = SequenceTable(LIMITS)
+    admissions = [admission(lane, 5, (2 * lane + 1, 2 * lane + 2)) for lane in range(20)]
+
+    def kind(step_id: int, *rows: tuple[int, int, bool], admitted: range = range(0)) -> CapturedKind | None:
+        applied = table.apply(step(step_id, rows, admissions=tuple(admissions[lane] for lane in admitted)))
+        return choose_kind(InputBatch(table, applied), COUNTS)
+
+    assert kind(1, (0, 3, False), (1, 5, True), admitted=range(2)) == (16, True)
+    assert kind(2, (0, 2, True)) == (16, False), "it has older tokens"
+    assert kind(3, (0, 1, True), (2, 5, True), admitted=range(2, 3)) == (16, False), "another decodes"
+    many = [(lane, 2, False) for lane in range(3, 20)]
+    assert kind(4, *many, admitted=range(3, 20)) == (64, False), "17"
+    assert kind(5, *((lane, 1, False) for lane in range(3, 20))) == (32, False)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "most_padding", "expected"),
+    [(16, 0, 16), (17, 15, 32), (17, 14, None), (32, 0, 32), (33, 100, None)],
+)
+def test_a_step_is_padded_as_little_as_can_be(
+    num_tokens: int, most_padding: int, expected: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_shapes, "MOST_PADDING", most_padding)
+    table = SequenceTable(replace(LIMITS, max_model_len=64))
+    admitted = (admission(0, num_tokens, tuple(range(1, 17)), max_total_tokens=64),)
+    batch = InputBatch(table, table.apply(step(1, [(0, num_tokens, True)], admissions=admitted)))
+    kind = choose_kind(batch, (16, 32))
+    assert (kind and kind.num_tokens) == expected
+    assert choose_kind(batch, ()) is None
+
+
+@pytest.fixture
+def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("ALL_ROWS_TOKENS", 15),
+        ("MOST_DECODE_ROWS", 2),
+        ("MOST_OLD_TILES", 2),
+        ("MOST_DECODE_LEN", 8),
+    ):
+        monkeypatch.setattr(captured_shapes, name, value)
+
+
+@pytest.mark.usefixtures("small_rooms")
+@pytest.mark.parametrize(
+    ("rows", "num_tokens", "expected"),
+    [
+        ([(0, 1), (1, 1), (2, 4), (5, 6)], 16, True),
+        ([(0, 1), (1, 1), (2, 4), (5, 6)], 15, True),
+        ([(0, 1), (1, 1), (2, 1)], 16, False),
+        ([(0, 1), (1, 1), (2, 1)], 15, True),
+        ([(0, 3), (2, 2), (5, 6)], 16, False),
+        ([(0, 3), (2, 2), (5, 6)], 15, True),
+        ([(3, 1), (5, 6)], 16, False),
+        ([(3, 1), (5, 6)], 15, True),
+    ],
+)
+def test_rows_that_a_large_step_has_room_for(
+    rows: list[tuple[int, int]], num_tokens: int, expected: bool
+) -> None:
+    """Lanes 0 to 3 have older tokens, lane 3 so many that it has 9 with the next; lane 5 is new."""
+    table = SequenceTable(LIMITS)
+    admissions = [
+        admission(lane, 14, tuple(range(1 + 4 * lane, 5 + 4 * lane)), max_total_tokens=16)
+        for lane in (0, 1, 2, 3, 5)
+    ]
+    known = [(0, 7, False), (1, 7, False), (2, 7, False), (3, 8, False)]
+    table.apply(step(1, known, admissions=tuple(admissions[:4])))
+    admitted = tuple(admissions[4:]) if rows[-1][0] == 5 else ()
+    applied = table.apply(step(2, [(*row, False) for row in rows], admissions=admitted))
+    shape = padded_shape(CapturedKind(num_tokens, False), max_num_seqs=8, tile_tokens=TILE_TOKENS)
+    assert has_room(shape, InputBatch(table, applied)) == expected
+
+
+def test_captured_counts() -> None:
+    counts = captured_token_counts(16384, layer_weights=QWEN3_WEIGHTS)
+    assert counts[:4] == (16, 32, 64, 128)
+    assert counts[-4:] == (13312, 14336, 15360, 16384)
+    assert list(counts) == sorted(set(counts))
+    # No step is padded by more than half of what it has, beyond the smallest.
+    assert all(larger <= 2 * smaller for smaller, larger in pairwise(counts))
+    assert len(captured_kinds(counts)) == 2 * len(counts)
+
+
+@pytest.mark.parametrize(
+    ("most", "expected"),
+    [
+        (8, (8,)),
+        (48, (16, 32, 48)),
+        (64, (16, 32, 64)),
+        (200, (16, 32, 64, 128, 200)),
+    ],
+)
+def test_the_last_count_is_the_largest_step(most: int, expected: tuple[int, ...]) -> None:
+    assert captured_token_counts(most, layer_weights=QWEN3_WEIGHTS) == expected
+    assert captured_token_counts(9500, layer_weights=QWEN3_WEIGHTS)[-3:] == (8192, 9216, 9500)
+
+
+def test_large_steps_of_large_models_keep_a_device_busy_as_they_are() -> None:
+    assert captured_token_counts(16384, layer_weights=1 << 28)[-1] == ALL_ROWS_TOKENS
+    assert captured_token_counts(16384, layer_weights=MOST_LAYER_PRODUCTS // 10000)[-1] == 9216
