@@ -118,5 +118,5 @@ def has_room(shape: MixedShape, batch: InputBatch) -> bool:
     return (
         num_decode_rows <= shape.num_decode_rows
         and count_tiles(old_lens, shape.tile_tokens.old) <= shape.num_old_tiles
-        and batch.seq_lens[:num_decode_rows].max(initial=0) <= MOST_DECODE_LEN
+        and int(batch.seq_lens[:num_decode_rows].max(initial=0)) <= MOST_DECODE_LEN
     )
