@@ -15,15 +15,12 @@ from kernels.paged_prefill_kernel import attend_all_fresh, load_queries
 
 
 @triton.jit
-def fresh_prefill_kernel(
-    q_ptr, fresh_keys, fresh_values, tiles_ptr, out_ptr, scale_log2, q_stride,
+def _compute_tile(
+    q_ptr, fresh_keys, fresh_values, tile_ptr, out_ptr, scale_log2, q_stride, kv_head,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
     NUM_QUERIES: tl.constexpr, FRESH_TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of the list for one KV head's group."""
-    kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 4 * tl.program_id(1)
-    if tl.load(tile_ptr) < 0:  # padding
-        return
+    """Compute some of one row's tokens, for one KV head's group."""
     q_QD, query_Q, out_offset_QD, mask_QD, first_query, first_token, query_len = load_queries(
         q_ptr, tile_ptr, q_stride, kv_head, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED, NUM_QUERIES
     )
@@ -36,3 +33,19 @@ def fresh_prefill_kernel(
         num_new, scale_log2, kv_head, HEAD_DIM, FRESH_TILE, NUM_STAGES,
     )  # fmt: skip
     tl.store(out_ptr + out_offset_QD, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def fresh_prefill_kernel(
+    q_ptr, fresh_keys, fresh_values, tiles_ptr, out_ptr, scale_log2, q_stride, num_tiles,
+    NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, DIM_PADDED: tl.constexpr,
+    NUM_QUERIES: tl.constexpr, FRESH_TILE: tl.constexpr, NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute every so manieth tile of the list, up to the padding, for one KV head's group."""
+    kv_head, tile = tl.program_id(0), tl.program_id(1)
+    while tl.load(tiles_ptr + 4 * tile, mask=tile < num_tiles, other=-1) >= 0:
+        _compute_tile(
+            q_ptr, fresh_keys, fresh_values, tiles_ptr + 4 * tile, out_ptr, scale_log2, q_stride, kv_head,
+            NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED, NUM_QUERIES, FRESH_TILE, NUM_STAGES,
+        )  # fmt: skip
+        tile += tl.num_programs(1)

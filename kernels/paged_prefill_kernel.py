@@ -145,20 +145,16 @@ def load_queries(
 
 
 @triton.jit
-def paged_prefill_kernel(
+def _compute_tile(
     q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, seq_lens_ptr,
-    tiles_ptr, out_ptr, scale_log2, q_stride, table_stride,
+    tile_ptr, row, out_ptr, scale_log2, q_stride, table_stride, kv_head,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Compute one tile of the list, some of one row's tokens, for one KV head's group."""
+    """Compute some of one row's tokens, for one KV head's group."""
     TOKENS: tl.constexpr = NUM_QUERIES // GROUP
     HAS_FRESH: tl.constexpr = fresh_keys is not None
-    kv_head, tile_ptr = tl.program_id(0), tiles_ptr + 4 * tl.program_id(1)
-    row = tl.load(tile_ptr)
-    if row < 0:  # padding
-        return
     q_QD, query_Q, out_offset_QD, mask_QD, first_query, first_token, query_len = load_queries(
         q_ptr, tile_ptr, q_stride, kv_head, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED, NUM_QUERIES
     )
@@ -180,3 +176,24 @@ def paged_prefill_kernel(
             num_new, scale_log2, kv_head, HEAD_DIM, FRESH_TILE, NUM_STAGES,
         )  # fmt: skip
     tl.store(out_ptr + out_offset_QD, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def paged_prefill_kernel(
+    q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, seq_lens_ptr,
+    tiles_ptr, out_ptr, scale_log2, q_stride, table_stride, num_tiles,
+    BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
+    DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
+    NUM_STAGES: tl.constexpr,
+):  # fmt: skip
+    """Compute every so manieth tile of the list, up to the padding, for one KV head's group."""
+    kv_head, tile = tl.program_id(0), tl.program_id(1)
+    row = tl.load(tiles_ptr + 4 * tile)  # of the first there is one
+    while row >= 0:
+        _compute_tile(
+            q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, seq_lens_ptr,
+            tiles_ptr + 4 * tile, row, out_ptr, scale_log2, q_stride, table_stride, kv_head,
+            BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_DIM, DIM_PADDED, NUM_QUERIES, TILE, FRESH_TILE, NUM_STAGES,
+        )  # fmt: skip
+        tile += tl.num_programs(1)
+        row = tl.load(tiles_ptr + 4 * tile, mask=tile < num_tiles, other=-1)

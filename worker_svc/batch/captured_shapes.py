@@ -9,7 +9,7 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from worker_svc.batch.input_batch import InputBatch
-from worker_svc.batch.mixed_layout import MixedShape, TileTokens, count_tiles
+from worker_svc.batch.mixed_layout import MixedShape, TileTokens
 
 _SMALLEST = (16, 32, 64)
 _STEPS = ((128, 1024), (256, 2048), (512, 8192), (1024, 16384))
@@ -21,9 +21,9 @@ MOST_LAYER_PRODUCTS = 1 << 38
 host 0.79. Where layers take longer, nobody waits for the host."""
 MOST_PADDING = 1024
 """Of such a step: 1.6 ms of an H200 with Qwen3-0.6B, half of that on average."""
-MOST_DECODE_ROWS, MOST_OLD_TILES = 256, 64
-"""Room of such a step, but for lone prompts. A program that finds nothing to do costs 4 to 6 ns, and with
-8 KV heads a row or tile has eight in each layer: 0.3 ms of 26 where all room is empty."""
+MOST_DECODE_ROWS = 256
+"""Room of such a step. A program that finds nothing to do costs 4 ns, and with 8 KV heads a row has eight in
+each layer: 0.23 ms of 26 where all room is empty."""
 MOST_DECODE_LEN = 4096
 """Of contexts in such a step: few longer ones would be split between programs if they were counted."""
 _MOST_LONE_PROMPTS, _TOKENS_A_LONE_PROMPT = 16, 128
@@ -90,33 +90,25 @@ def _most_lone_prompts(num_tokens: int) -> int:
 def padded_shape(kind: CapturedKind, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
     """Return the shape of a kind: up to ALL_ROWS_TOKENS, it holds every step of its tokens."""
     num_tokens, are_lone = kind
-    most_decode_rows, most_old_tiles = num_tokens, 2 * num_tokens
-    if num_tokens > ALL_ROWS_TOKENS:
-        most_decode_rows, most_old_tiles = MOST_DECODE_ROWS, MOST_OLD_TILES
     num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
     if are_lone:
-        most_decode_rows = most_old_tiles = 0
         num_prefill_rows = num_chosen = min(num_prefill_rows, _most_lone_prompts(num_tokens))
+    most_decode_rows = num_tokens if num_tokens <= ALL_ROWS_TOKENS else MOST_DECODE_ROWS
     return MixedShape(
         num_tokens=num_tokens,
-        num_decode_rows=min(max_num_seqs, most_decode_rows),
+        num_decode_rows=0 if are_lone else min(max_num_seqs, most_decode_rows),
         num_prefill_rows=num_prefill_rows,
         tile_tokens=tile_tokens,
         num_new_tiles=num_tokens // tile_tokens.new + num_prefill_rows,
-        num_old_tiles=min(num_tokens // tile_tokens.old + num_prefill_rows, most_old_tiles),
+        num_old_tiles=0 if are_lone else num_tokens // tile_tokens.old + num_prefill_rows,
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
     )
 
 
 def has_room(shape: MixedShape, batch: InputBatch) -> bool:
-    """Tell whether the shape of a step's kind has room for its rows, and they lose nothing by it."""
+    """Tell whether the shape of a step's kind has room for its decode rows, and they lose nothing by it."""
     if shape.num_tokens <= ALL_ROWS_TOKENS:
         return True
-    num_decode_rows = batch.num_decode_rows
-    old_lens = batch.query_lens[num_decode_rows:][batch.are_prompts_old]
-    return (
-        num_decode_rows <= shape.num_decode_rows
-        and count_tiles(old_lens, shape.tile_tokens.old) <= shape.num_old_tiles
-        and int(batch.seq_lens[:num_decode_rows].max(initial=0)) <= MOST_DECODE_LEN
-    )
+    longest = int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
+    return batch.num_decode_rows <= shape.num_decode_rows and longest <= MOST_DECODE_LEN

@@ -65,15 +65,14 @@ def exact_shape(batch: InputBatch, *, max_num_seqs: int, tile_tokens: TileTokens
         num_decode_rows=batch.num_decode_rows,
         num_prefill_rows=batch.num_rows - batch.num_decode_rows,
         tile_tokens=tile_tokens,
-        num_new_tiles=count_tiles(prefill_lens[~are_old], tile_tokens.new),
-        num_old_tiles=count_tiles(prefill_lens[are_old], tile_tokens.old),
+        num_new_tiles=_count_tiles(prefill_lens[~are_old], tile_tokens.new),
+        num_old_tiles=_count_tiles(prefill_lens[are_old], tile_tokens.old),
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
     )
 
 
-def count_tiles(query_lens: Int32Array, tokens_per_tile: int) -> int:
-    """Count the tiles that rows of so many new tokens are cut into."""
+def _count_tiles(query_lens: Int32Array, tokens_per_tile: int) -> int:
     return int((-(-query_lens // tokens_per_tile)).sum())
 
 
