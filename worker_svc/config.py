@@ -34,7 +34,7 @@ class WorkerConfig:
     attention_backend: str = "auto"
     """Which kernels compute attention: torch, triton, flash-attn; auto: torch on cpu, triton on cuda."""
     cuda_graphs: bool = True
-    """On cuda, capture decode steps at start and replay them, instead of launching each kernel."""
+    """On cuda, capture steps at start and replay them, instead of launching each kernel."""
     block_size: int = 16
     """Tokens a block of the KV cache holds."""
     num_blocks: int = 0
