@@ -26,6 +26,7 @@ def hopper_prefill(
     *,
     config: PrefillConfig,
     out: torch.Tensor,
+    is_beside: bool = False,
 ) -> None:
     """Write out_THD: each token's causal attention over its own prompt. Starts while the kernel before runs.
 
@@ -40,6 +41,7 @@ def hopper_prefill(
         scale_log2: of the scores, times log2(e).
         config: that the tiles were cut for.
         out: contiguous, like q_THD.
+        is_beside: as paged_prefill's.
     """
     _, num_heads, head_dim = q_THD.shape
     group = num_heads * head_dim // key_TX.shape[1]
@@ -58,6 +60,7 @@ def hopper_prefill(
         NUM_HEADS=num_heads,
         GROUP=group,
         NUM_STAGES=config.num_stages,
+        IS_BESIDE=is_beside,
         num_warps=NUM_WARPS,
         **launch_options(can_depend(q_THD.device)),
     )

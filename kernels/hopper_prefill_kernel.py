@@ -210,7 +210,8 @@ def _consume(outs, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.con
 @gluon.jit(do_not_specialize=["num_works"])
 def hopper_prefill_kernel(
     queries, keys, values, tiles_ptr, counter_ptr, out, out_ptr, scale_log2, num_works,
-    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr, PDL: gl.constexpr,
+    NUM_HEADS: gl.constexpr, GROUP: gl.constexpr, NUM_STAGES: gl.constexpr, IS_BESIDE: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """Compute pieces of work, a tile of the list for two query heads each, until none is left."""
     NUM_PAIRS: gl.constexpr = NUM_HEADS // 2
@@ -242,8 +243,9 @@ def hopper_prefill_kernel(
     bars = (q_bars, key_bars, value_bars, turn_bars)
     outs = (out, out_ptr)
     loads = (queries, keys, values, tiles_ptr, counter_ptr, num_works)
-    if PDL:
+    if PDL and not IS_BESIDE:
         gdc_wait()
+    if PDL:
         gdc_launch_dependents()
     gl.warp_specialize(
         [
@@ -254,3 +256,5 @@ def hopper_prefill_kernel(
         [4, 1],
         [232, 40],
     )
+    if PDL and IS_BESIDE:
+        gdc_wait()  # only now: who comes next waits for this kernel alone

@@ -13,6 +13,7 @@ import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from kernels.dependent_launch import can_depend, launch_options
 from kernels.fresh_prefill_kernel import fresh_prefill_kernel
 from kernels.hopper_prefill import hopper_prefill
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
@@ -53,6 +54,7 @@ def paged_prefill(
     tiles: PrefillTiles | None = None,
     fresh: FreshRows | None = None,
     out: torch.Tensor | None = None,
+    is_beside: bool = False,
 ) -> torch.Tensor:
     """Return out_THD: each token's causal attention over its row's context.
 
@@ -68,6 +70,7 @@ def paged_prefill(
         tiles: what the programs compute. Made anew where None, which waits for the device.
         fresh: where the new tokens' K and V are read instead of in the cache. See can_read_fresh.
         out: contiguous, like q_THD; new where None.
+        is_beside: start before the launch in front ends, which has waited for all that this one reads.
 
     Raises:
         ValueError: shapes or dtypes do not fit.
@@ -79,16 +82,22 @@ def paged_prefill(
     check_index("cu_seqlens_q", cu_seqlens_q, len(lanes_R) + 1)
     group = q_THD.shape[1] // key_cache_NSKD.shape[2]
     if tiles is None:
-        longest = int(cu_seqlens_q.diff().max()) if len(lanes_R) else 0
-        config = choose_prefill_config(max(longest, 1), cache_NSKD=key_cache_NSKD, group=group)
-        tiles = make_prefill_tiles(cu_seqlens_q, seq_lens_R, config=config, group=group)
+        tiles = _cut_rows(cu_seqlens_q, seq_lens_R, cache_NSKD=key_cache_NSKD, group=group)
     tokens_per_tile(tiles.config, group)
     out = torch.empty_like(q_THD, memory_format=torch.contiguous_format) if out is None else out
     check_out(out, q_THD)
     if len(tiles.tiles_I4):
-        rows = (block_table_LM, lanes_R, seq_lens_R, tiles.tiles_I4, out)
-        _launch((q_THD, key_cache_NSKD, value_cache_NSKD), rows, scale, tiles=tiles, fresh=fresh)
+        tensors, rows = (q_THD, key_cache_NSKD, value_cache_NSKD), (block_table_LM, lanes_R, seq_lens_R)
+        _launch(tensors, (*rows, tiles.tiles_I4, out), scale, tiles=tiles, fresh=fresh, is_beside=is_beside)
     return out
+
+
+def _cut_rows(
+    cu_seqlens_q: torch.Tensor, seq_lens_R: torch.Tensor, *, cache_NSKD: torch.Tensor, group: int
+) -> PrefillTiles:
+    longest = int(cu_seqlens_q.diff().max()) if len(seq_lens_R) else 0
+    config = choose_prefill_config(max(longest, 1), cache_NSKD=cache_NSKD, group=group)
+    return make_prefill_tiles(cu_seqlens_q, seq_lens_R, config=config, group=group)
 
 
 def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
@@ -97,11 +106,18 @@ def can_read_fresh(qkv_TX: torch.Tensor, head_dim: int) -> bool:
     return head_bytes % 16 == 0 and row_bytes % 16 == 0 and qkv_TX.data_ptr() % 16 == 0
 
 
-def _launch(tensors, rows, scale: float, *, tiles: PrefillTiles, fresh: FreshRows | None) -> None:
+def _launch(
+    tensors, rows, scale: float, *, tiles: PrefillTiles, fresh: FreshRows | None, is_beside: bool
+) -> None:
     (q_THD, key_cache_NSKD, _), config = tensors, tiles.config
     if config.is_hopper and fresh is not None and not tiles.has_old:
         fresh_rows = (fresh.key_TX, fresh.value_TX)
-        hopper_prefill(q_THD, *fresh_rows, tiles.tiles_I4, scale * LOG2_E, config=config, out=rows[-1])
+        hopper_prefill(
+            *(q_THD, *fresh_rows, tiles.tiles_I4, scale * LOG2_E),
+            config=config,
+            out=rows[-1],
+            is_beside=is_beside,
+        )
         return
     block_size, num_kv_heads, head_dim = key_cache_NSKD.shape[1:]
     dim_padded = max(16, triton.next_power_of_2(head_dim))
@@ -134,7 +150,9 @@ def _launch(tensors, rows, scale: float, *, tiles: PrefillTiles, fresh: FreshRow
         num_tiles,
         BLOCK_SIZE=block_size,
         TILE=config.tile_size,
+        IS_EARLY=can_depend(q_THD.device),
         **constants,
+        **launch_options(is_beside and can_depend(q_THD.device)),
     )
 
 

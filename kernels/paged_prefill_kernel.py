@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from kernels.block_ids import load_block_ids
+from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
@@ -184,9 +185,11 @@ def paged_prefill_kernel(
     tiles_ptr, out_ptr, scale_log2, q_stride, table_stride, num_tiles,
     BLOCK_SIZE: tl.constexpr, NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
     DIM_PADDED: tl.constexpr, NUM_QUERIES: tl.constexpr, TILE: tl.constexpr, FRESH_TILE: tl.constexpr,
-    NUM_STAGES: tl.constexpr,
+    NUM_STAGES: tl.constexpr, IS_EARLY: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Compute every so manieth tile of the list, up to the padding, for one KV head's group."""
+    if IS_EARLY:
+        gdc_launch_dependents()
     kv_head, tile = tl.program_id(0), tl.program_id(1)
     row = tl.load(tiles_ptr + 4 * tile)  # of the first there is one
     while row >= 0:
@@ -197,3 +200,5 @@ def paged_prefill_kernel(
         )  # fmt: skip
         tile += tl.num_programs(1)
         row = tl.load(tiles_ptr + 4 * tile, mask=tile < num_tiles, other=-1)
+    if PDL:
+        gdc_wait()  # only now: who comes next waits for this kernel alone

@@ -167,9 +167,13 @@ class TritonAttentionBackend:
         step: LaneStep,
         out_THD: torch.Tensor,
     ) -> None:
-        """Attend with the prefill rows: to new K and V as they are fresh, to others in the cache."""
+        """Attend with the prefill rows: to new K and V as they are fresh, to others in the cache.
+
+        All launches of a step's attention read what was there before the first of them, so that each may fill
+        the multiprocessors that the one in front leaves.
+        """
         assert step.prefill is not None
-        for tiles in step.prefill.tiles or (None,):
+        for number, tiles in enumerate(step.prefill.tiles or (None,)):
             paged_prefill(
                 q_THD,
                 *caches,
@@ -181,4 +185,5 @@ class TritonAttentionBackend:
                 tiles=tiles,
                 fresh=fresh,
                 out=out_THD,
+                is_beside=number > 0 or step.num_decode_rows > 0,
             )

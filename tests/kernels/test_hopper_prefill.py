@@ -63,6 +63,7 @@ def test_emulated(num_programs: int) -> None:
             NUM_HEADS=heads,
             GROUP=heads // kv_heads,
             NUM_STAGES=2,
+            IS_BESIDE=False,
             PDL=False,
         )
         assert counters.tolist() == [0, 0]

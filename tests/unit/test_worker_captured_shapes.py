@@ -14,7 +14,6 @@ from worker_svc.batch.captured_shapes import (
     captured_kinds,
     captured_token_counts,
     choose_kind,
-    has_room,
     padded_shape,
 )
 from worker_svc.batch.checks import TableLimits
@@ -72,14 +71,6 @@ def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else
     assert (many.num_prefill_rows, many.num_chosen, many.num_new_tiles) == (128, 128, 256 + 128)
 
 
-def test_a_large_step_has_room_for_what_costs_little() -> None:
-    shape = padded_shape(
-        CapturedKind(16384, False), max_num_seqs=1024, tile_tokens=TileTokens(new=64, old=32)
-    )
-    assert (shape.num_decode_rows, shape.num_prefill_rows, shape.num_chosen) == (256, 1024, 1024)
-    assert (shape.num_new_tiles, shape.num_old_tiles) == (256 + 1024, 512 + 1024)
-
-
 def test_kinds() -> None:
     """Lone prompts are as many as there is room for, new, without decode rows."""
     table = SequenceTable(LIMITS)
@@ -113,40 +104,20 @@ def test_a_step_is_padded_as_little_as_can_be(
     assert choose_kind(batch, ()) is None
 
 
-@pytest.fixture
-def small_rooms(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("ALL_ROWS_TOKENS", 15), ("MOST_DECODE_ROWS", 2), ("MOST_DECODE_LEN", 8)):
-        monkeypatch.setattr(captured_shapes, name, value)
-
-
-@pytest.mark.usefixtures("small_rooms")
 @pytest.mark.parametrize(
-    ("rows", "num_tokens", "expected"),
-    [
-        ([(0, 1), (1, 1), (2, 4), (5, 6)], 16, True),
-        ([(0, 1), (1, 1), (2, 4), (5, 6)], 15, True),
-        ([(0, 1), (1, 1), (2, 1)], 16, False),
-        ([(0, 1), (1, 1), (2, 1)], 15, True),
-        ([(0, 3), (3, 2), (5, 6)], 16, True),
-        ([(3, 1), (5, 6)], 16, False),
-        ([(3, 1), (5, 6)], 15, True),
-    ],
+    ("lane", "all_rows_tokens", "is_captured"), [(0, 15, True), (1, 15, False), (1, 16, True)]
 )
-def test_rows_that_a_large_step_has_room_for(
-    rows: list[tuple[int, int]], num_tokens: int, expected: bool
+def test_long_contexts_beside_a_large_step_are_decoded_as_many_as_they_are(
+    lane: int, all_rows_tokens: int, is_captured: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lanes 0 to 3 have older tokens, lane 3 so many that it has 9 with the next; lane 5 is new."""
+    """Lane 1 has 9 tokens with the next, lane 0 has 8; lane 5 is new."""
+    monkeypatch.setattr(captured_shapes, "ALL_ROWS_TOKENS", all_rows_tokens)
+    monkeypatch.setattr(captured_shapes, "MOST_DECODE_LEN", 8)
     table = SequenceTable(LIMITS)
-    admissions = [
-        admission(lane, 14, tuple(range(1 + 4 * lane, 5 + 4 * lane)), max_total_tokens=16)
-        for lane in (0, 1, 2, 3, 5)
-    ]
-    known = [(0, 7, False), (1, 7, False), (2, 7, False), (3, 8, False)]
-    table.apply(step(1, known, admissions=tuple(admissions[:4])))
-    admitted = tuple(admissions[4:]) if rows[-1][0] == 5 else ()
-    applied = table.apply(step(2, [(*row, False) for row in rows], admissions=admitted))
-    shape = padded_shape(CapturedKind(num_tokens, False), max_num_seqs=8, tile_tokens=TILE_TOKENS)
-    assert has_room(shape, InputBatch(table, applied)) == expected
+    admissions = [admission(lane, 12, tuple(range(1 + 4 * lane, 5 + 4 * lane))) for lane in (0, 1, 5)]
+    table.apply(step(1, [(0, 7, False), (1, 8, False)], admissions=tuple(admissions[:2])))
+    applied = table.apply(step(2, [(lane, 1, False), (5, 9, False)], admissions=tuple(admissions[2:])))
+    assert (choose_kind(InputBatch(table, applied), (16,)) is not None) == is_captured
 
 
 def test_captured_counts() -> None:

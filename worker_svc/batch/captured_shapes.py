@@ -1,8 +1,8 @@
 """Decides which steps with prefill rows are captured, and how large the arrays of each kind are.
 
 Up to some thousands of tokens all are: a launch of each kernel costs the host more than padding costs the
-device. Above, those are whose padding costs next to nothing, as is most common. Knows nothing about graphs
-or devices.
+device. Above, nearly all are, of models whose layers take no longer than their launches. Knows nothing about
+graphs or devices.
 """
 
 from bisect import bisect_left
@@ -21,11 +21,8 @@ MOST_LAYER_PRODUCTS = 1 << 38
 host 0.79. Where layers take longer, nobody waits for the host."""
 MOST_PADDING = 1024
 """Of such a step: 1.6 ms of an H200 with Qwen3-0.6B, half of that on average."""
-MOST_DECODE_ROWS = 256
-"""Room of such a step. A program that finds nothing to do costs 4 ns, and with 8 KV heads a row has eight in
-each layer: 0.23 ms of 26 where all room is empty."""
 MOST_DECODE_LEN = 4096
-"""Of contexts in such a step: few longer ones would be split between programs if they were counted."""
+"""Of decode rows' contexts in such a step: few longer ones are split between programs if rows are counted."""
 _MOST_LONE_PROMPTS, _TOKENS_A_LONE_PROMPT = 16, 128
 
 
@@ -60,7 +57,7 @@ def captured_kinds(counts: tuple[int, ...]) -> list[CapturedKind]:
 
 
 def choose_kind(batch: InputBatch, counts: tuple[int, ...]) -> CapturedKind | None:
-    """Choose the kind that holds the tokens of a step with little padding; None: none does.
+    """Choose the kind that holds a step with little loss; None: none does.
 
     Args:
         batch: The step.
@@ -68,6 +65,9 @@ def choose_kind(batch: InputBatch, counts: tuple[int, ...]) -> CapturedKind | No
     """
     index = bisect_left(counts, batch.num_tokens)
     if index == len(counts) or counts[index] - batch.num_tokens > MOST_PADDING:
+        return None
+    longest = int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
+    if counts[index] > ALL_ROWS_TOKENS and longest > MOST_DECODE_LEN:
         return None
     return CapturedKind(counts[index], _are_lone_prompts(batch, counts[index]))
 
@@ -88,15 +88,14 @@ def _most_lone_prompts(num_tokens: int) -> int:
 
 
 def padded_shape(kind: CapturedKind, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
-    """Return the shape of a kind: up to ALL_ROWS_TOKENS, it holds every step of its tokens."""
+    """Return the shape that holds every step of a kind."""
     num_tokens, are_lone = kind
     num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
     if are_lone:
         num_prefill_rows = num_chosen = min(num_prefill_rows, _most_lone_prompts(num_tokens))
-    most_decode_rows = num_tokens if num_tokens <= ALL_ROWS_TOKENS else MOST_DECODE_ROWS
     return MixedShape(
         num_tokens=num_tokens,
-        num_decode_rows=0 if are_lone else min(max_num_seqs, most_decode_rows),
+        num_decode_rows=0 if are_lone else min(max_num_seqs, num_tokens),
         num_prefill_rows=num_prefill_rows,
         tile_tokens=tile_tokens,
         num_new_tiles=num_tokens // tile_tokens.new + num_prefill_rows,
@@ -104,11 +103,3 @@ def padded_shape(kind: CapturedKind, *, max_num_seqs: int, tile_tokens: TileToke
         num_sampling=max_num_seqs,
         num_chosen=num_chosen,
     )
-
-
-def has_room(shape: MixedShape, batch: InputBatch) -> bool:
-    """Tell whether the shape of a step's kind has room for its decode rows, and they lose nothing by it."""
-    if shape.num_tokens <= ALL_ROWS_TOKENS:
-        return True
-    longest = int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
-    return batch.num_decode_rows <= shape.num_decode_rows and longest <= MOST_DECODE_LEN

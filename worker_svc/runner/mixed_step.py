@@ -27,7 +27,6 @@ from worker_svc.batch.captured_shapes import (
     captured_kinds,
     captured_token_counts,
     choose_kind,
-    has_room,
     padded_shape,
 )
 from worker_svc.batch.input_batch import InputBatch
@@ -113,7 +112,7 @@ class MixedStep:
             How many rows sample.
         """
         kind = choose_kind(batch, self._token_counts)
-        if kind is None or not has_room(self._shapes[kind], batch):
+        if kind is None:
             on_device = self._launch_eager(batch, admissions)
         else:
             on_device = self._replay(kind, batch, admissions=admissions)
@@ -258,9 +257,10 @@ class MixedStep:
         prefill = None
         if shape.num_prefill_rows:
             new_I4, old_I4 = (on_device[name].view(-1, 4) for name in ("new_tiles", "old_tiles"))
+            # Programs of new prompts come last: they draw work, so that all end at once.
             tiles = (
-                PrefillTiles(tiles_I4=new_I4, config=configs.new, has_old=False),
                 PrefillTiles(tiles_I4=old_I4, config=configs.old, has_old=True),
+                PrefillTiles(tiles_I4=new_I4, config=configs.new, has_old=False),
             )
             prefill = PrefillRows(
                 cu_seqlens_q=on_device["cu_seqlens"],
