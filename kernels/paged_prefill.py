@@ -26,9 +26,9 @@ from kernels.prefill_tiles import (
 )
 
 LOG2_E = 1.4426950408889634
-MOST_PROGRAMS = 1024
-"""More tiles, times KV heads, are shared by so many: one that finds nothing to do takes 6 ns of an H200, and
-with 256 lanes a captured step has room for some 2,300."""
+MOST_PROGRAMS = 2048
+"""More tiles, times KV heads, are shared by so many. A captured step has room for more rows than most have:
+with 1,024 lanes for 10,000 programs. 6,144 that find nothing to do take an H200 9.1 us, 1,024 take 2.7."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

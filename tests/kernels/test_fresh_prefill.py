@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels import paged_prefill as paged_prefill_module
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill, paged_prefill_ref
 from kernels.prefill_tiles import PrefillConfig, make_prefill_tiles
 from kernels.qk_norm_rope import qk_norm_rope_store, qk_norm_rope_store_ref
@@ -76,15 +77,23 @@ def test_new_prompts_alone(place: Any, heads: tuple[int, int], head_dim: int) ->
     _check_fresh_rows(place, rows, heads=heads, head_dim=head_dim, has_norms=True)
 
 
-def test_new_prompts_get_what_they_get_beside_others(place: Any) -> None:
-    """Exactly: both kernels do the same in the same order. Padding tiles, of either kind, write nothing."""
+@pytest.mark.parametrize("most_programs", [2, 6, 1000])
+def test_new_prompts_get_what_they_get_beside_others(
+    place: Any, most_programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exactly: both kernels do the same in the same order. Padding tiles, of either kind, write nothing.
+
+    They come last where programs share tiles.
+    """
+    monkeypatch.setattr(paged_prefill_module, "MOST_PROGRAMS", most_programs)
     given = _inputs(place, [(40, 40), (7, 7), (65, 65)], heads=(4, 2), head_dim=16)
     caches, (table, lanes, bounds, seq_lens) = given["caches"], given["indices"]
     q_TX, keys, values = given["qkv"].split((64, 32, 32), 1)
     alone = make_prefill_tiles(bounds, seq_lens, config=CONFIG, group=2)
     assert not alone.has_old
     padding = torch.tensor([[-1, 0, 0, 0], [-1, -1, -1, -1]], dtype=torch.int32, device=place.device)
-    alone = replace(alone, tiles_I4=torch.cat((padding[1:], alone.tiles_I4, padding)))
+    front = padding[1:] if most_programs == 1000 else padding[:0]
+    alone = replace(alone, tiles_I4=torch.cat((front, alone.tiles_I4, padding)))
     outs = []
     for tiles in (alone, replace(alone, has_old=True)):
         outs.append(torch.full_like(q_TX, 7.0).view(-1, 4, 16))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernels import paged_prefill as paged_prefill_module
 from kernels.paged_prefill import paged_prefill, paged_prefill_ref
 from kernels.prefill_tiles import PrefillConfig, PrefillTiles, make_prefill_tiles
 
@@ -124,6 +125,18 @@ def test_padding_tiles_write_nothing(place: Any) -> None:
     out = torch.full_like(case.q_THD, NAN)
     case_out = paged_prefill(*case.arguments(), out=out, tiles=PrefillTiles(tiles_I4=padded, config=SMALL))
     assert torch.equal(case_out, case.run(SMALL))
+
+
+@pytest.mark.parametrize("num_programs", [1, 5])
+def test_programs_that_share_tiles(place: Any, num_programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs for each KV head, of which here are two, do what one a tile does; padding comes last."""
+    case = _case(place, [(40, 50), (7, 20), (33, 33)], heads=(4, 2))
+    expected, real = case.run(SMALL), case.tiles(SMALL).tiles_I4
+    padding = torch.tensor([[-1, 0, 0, 0]] * 4, dtype=torch.int32, device=place.device)
+    monkeypatch.setattr(paged_prefill_module, "MOST_PROGRAMS", 2 * num_programs)
+    out = torch.full_like(case.q_THD, NAN)
+    tiles = PrefillTiles(tiles_I4=torch.cat((real, padding)), config=SMALL)
+    assert torch.equal(paged_prefill(*case.arguments(), out=out, tiles=tiles), expected)
 
 
 def test_tokens_of_no_row_are_neither_read_nor_written(place: Any) -> None:
