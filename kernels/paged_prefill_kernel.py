@@ -179,7 +179,9 @@ def _compute_tile(
     tl.store(out_ptr + out_offset_QD, (acc_QD / sum_Q[:, None]).to(out_ptr.dtype.element_ty), mask=mask_QD)
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+# No variant by how many rows stand in front, which move what is read number by number: who comes first with
+# another one would wait for a compiler.
+@triton.jit(do_not_specialize=["num_tiles"], do_not_specialize_on_alignment=["lanes_ptr", "seq_lens_ptr"])
 def paged_prefill_kernel(
     q_ptr, key_ptr, value_ptr, fresh_keys, fresh_values, table_ptr, lanes_ptr, seq_lens_ptr,
     tiles_ptr, out_ptr, scale_log2, q_stride, table_stride, num_tiles,

@@ -169,8 +169,9 @@ class TritonAttentionBackend:
     ) -> None:
         """Attend with the prefill rows: to new K and V as they are fresh, to others in the cache.
 
-        All launches of a step's attention read what was there before the first of them, so that each may fill
-        the multiprocessors that the one in front leaves.
+        Their launches read what was there before the first of them and write rows of their own, so that each
+        fills the multiprocessors that the one in front leaves. The first waits for the decode rows, of which
+        padded ones write zeros to others' rows.
         """
         assert step.prefill is not None
         for number, tiles in enumerate(step.prefill.tiles or (None,)):
@@ -185,5 +186,5 @@ class TritonAttentionBackend:
                 tiles=tiles,
                 fresh=fresh,
                 out=out_THD,
-                is_beside=number > 0 or step.num_decode_rows > 0,
+                is_beside=number > 0,
             )
