@@ -52,7 +52,10 @@ def parts_on_cpu() -> Any:
     def no_writes(_: object) -> Iterator[Any]:
         return iter(())
 
+    model = SimpleNamespace(hidden_size=16, num_heads=1, num_kv_heads=1, head_dim=16, intermediate_size=32)
     return SimpleNamespace(
+        decoder=SimpleNamespace(config=model),
+        logits_RV=torch.zeros(2, 32),
         limits=LIMITS,
         device=device,
         attention=SimpleNamespace(captures_prefill=True),
