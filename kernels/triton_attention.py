@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernels.decode_config import DecodeWorkspace, fuses_decode
+from kernels.decode_config import DecodeConfig, DecodeWorkspace, fuses_decode
 from kernels.lane_step import LaneStep, lane_step_of
-from kernels.paged_decode import paged_decode
+from kernels.paged_decode import decode_config_for, paged_decode
 from kernels.paged_prefill import FreshRows, can_read_fresh, paged_prefill
 from kernels.qkv_decode import qkv_decode
 from kernels.qkv_rows import QkvRows, rotate_and_store
@@ -25,6 +25,11 @@ from kernels.store_kv import store_kv
 
 if TYPE_CHECKING:
     from kernels.attention_backend import StepMetadata
+
+
+LEAST_ROWS_BESIDE = 16
+"""Of decode rows beside prompts, as far as their launch's shape goes. That of fewer is of no captured step:
+it would be compiled, for a second, while clients wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,7 @@ class TritonAttentionBackend:
             order_B=step.order_B,
             out=out_THD[:num_rows],
             workspace=self._workspace,
+            config=None if step.prefill is None else _config_beside_prompts(caches[0], step),
             is_dependent=True,
         )
 
@@ -188,3 +194,12 @@ class TritonAttentionBackend:
                 out=out_THD,
                 is_beside=number > 0,
             )
+
+
+def _config_beside_prompts(cache_NSKD: torch.Tensor, step: LaneStep) -> DecodeConfig:
+    return decode_config_for(
+        max(step.num_decode_rows, LEAST_ROWS_BESIDE),
+        step.block_table_LM.shape[1] * cache_NSKD.shape[1],
+        cache_NSKD=cache_NSKD,
+        is_ordered=step.order_B is not None,
+    )

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from kernels import triton_attention
 from kernels.attention_backend import LaneAttentionBackend, make_attention_backend, make_lane_backend
 from kernels.decode_config import make_decode_workspace
 from kernels.lane_step import LaneStep, PrefillRows, lane_step_of
@@ -153,6 +155,29 @@ def test_triton_by_lists_of_tiles(place: Any) -> None:
         assert (new[old] == CANARY).all()
         new[old] = both[old]
     assert torch.equal(new, both)
+
+
+@pytest.mark.parametrize("num_decode_rows", [1, 15, 16, 40])
+def test_few_rows_beside_prompts_are_launched_as_those_of_captured_steps(
+    num_decode_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captured steps have room for 16 decode rows at least: no other shape may be left to compile."""
+    place = SimpleNamespace(device="cpu", dtype=torch.float32)
+    step = _step(
+        place, [(1, 40)] * num_decode_rows + [(5, 9)], num_decode_rows=num_decode_rows, block_size=16
+    )
+    chosen: list[tuple[int, ...]] = []
+    launched: list[Any] = []
+
+    def choose(*sizes: int, **_: Any) -> str:
+        chosen.append(sizes)
+        return "shape"
+
+    monkeypatch.setattr(triton_attention, "decode_config_for", choose)
+    monkeypatch.setattr(triton_attention, "paged_decode", lambda *_, config, **__: launched.append(config))
+    backend = make_lane_backend("triton", block_size=16)
+    backend.attend(_random(place, num_decode_rows + 5, HEADS, 3), *step.kv_caches[0], backend.plan(step))
+    assert (chosen, launched) == ([(max(16, num_decode_rows), 48)], ["shape"])
 
 
 def _compare_qkv(
