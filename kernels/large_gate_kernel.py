@@ -32,7 +32,7 @@ def _leave(numbers, out, room, row, column):
 
 
 @gluon.jit
-def _sigmoid(x):
+def sigmoid(x):
     """Return 1 / (1 + exp(-x)) to within what 16 bits hold, in four instructions."""
     return gl.inline_asm_elementwise(
         """
@@ -70,7 +70,7 @@ def _gate_tiles(
                 ring, stage, phase, 0, scale, column_block == first_block, eps, layout, I, PART, 0
             )
             gate, up = halves(product * scale[:, None], product_layout(BLOCK_O))
-            gated = (gate * _sigmoid(gate) * up).to(out.dtype)
+            gated = (gate * sigmoid(gate) * up).to(out.dtype)
             _leave(gated, out, room.index(PART), first_row, column_block * BLOCK_O)
     tma.store_wait(0)
 

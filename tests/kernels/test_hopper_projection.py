@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import cluster_sum, hopper_projection_kernel
+from kernels import cluster_sum, hopper_projection_kernel, large_gate_kernel
 from kernels.gpu import BARRIER_BYTES, HOPPER_SHARED_BYTES
 from kernels.hopper_projection import launch_constants
 from kernels.hopper_tiles import MOST_ROWS, HopperTile, choose_hopper_tile, has_shared_memory
@@ -43,7 +43,7 @@ def _emulate(
     block = (*weights.shape[:-2], tile.block_outputs, tile.block_inputs)
     at = None if squares is None else Pointer(squares.numpy().ravel())
     run_emulated(
-        (hopper_projection_kernel,),
+        (hopper_projection_kernel, large_gate_kernel),
         *(Descriptor(x.numpy(), (tile.block_rows, tile.block_inputs)), Descriptor(weights, block)),
         *(weights.ravel(), out.numpy().ravel()),
         *((None, at) if is_added else (at, None)),
