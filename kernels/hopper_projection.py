@@ -124,7 +124,8 @@ def layouts(tile: HopperTile, num_inputs: int, *, is_gated: bool) -> dict[str, A
     stored = gl.BlockedLayout([1, 8], [32 // lanes, lanes], [tile.num_warps, 1], [1, 0], parts)
     product = gl.NVMMADistributedLayout([3, 0], warps, [16, num_second // warps[1], 16], whole)
     gate = gl.NVMMADistributedLayout([3, 0], warps, [16, tile.block_outputs // warps[1], 16], whole)
-    is_turned = tile.is_swapped or tile.num_splits > 1
+    # A thread gets both halves of a column's pair, gates and ups or a head's, where warps hold one of them.
+    is_turned = tile.is_swapped or tile.num_splits > 1 or warps[1] > 1
     squares = gl.BlockedLayout([1, num_sums // 2], [16, 2], [tile.num_warps, 1], [1, 0], parts)
     return {
         "PRODUCT": product,

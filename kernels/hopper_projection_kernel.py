@@ -137,7 +137,7 @@ def join(out, rank, SPLITS: gl.constexpr, LAYOUT: gl.constexpr, IS_SWAPPED: gl.c
         out = gl.permute(out, (1, 0))
     if SPLITS > 1:
         out = sum_over_cluster(out, rank, SPLITS, LAYOUT, IS_SWAPPED)
-    elif IS_SWAPPED:
+    else:
         out = gl.convert_layout(out, LAYOUT)
     return out
 

@@ -62,6 +62,7 @@ def _tile(
     num_splits: int = 1,
     *,
     is_swapped: bool = False,
+    num_warps: int = 4,
     is_early: bool = True,
 ) -> HopperTile:
     block_rows, block_outputs, block_inputs = blocks
@@ -73,6 +74,7 @@ def _tile(
         row_stages=stages[0],
         weight_stages=stages[1],
         is_swapped=is_swapped,
+        num_warps=num_warps,
         is_early=is_early,
     )
 
@@ -120,11 +122,13 @@ _TABLE = (
 
 # By the most rows, of QKV with all that attention needs: best of 9 to 14 each in a layer of Qwen3-0.6B with
 # its attention, bf16, lengths of nano256's own, on an H200: 0.7 to 1.7 us less than by qkv_store_kernel up to
-# 64 rows, 0 to 1.6 up to 128, 1.5 to 2.0 above (benchmarks/results/step_loop_h200_202611.md).
+# 64 rows, 0 to 1.6 up to 128, 1.5 to 2.0 above. With eight warps, which halve the instructions behind the
+# product, another 0.3 to 0.6 up to 128 rows and 0.3 on average above, nothing up to 64; output and down take
+# 0.2 to 1.3 more with them, gates 0.2 to 1.1 (benchmarks/results/step_loop_h200_202611.md).
 _HEAD_TILES = (
     (64, _tile((32, HEAD_DIM, 64), (5, 5), 2, is_swapped=True)),
-    (128, _tile((64, HEAD_DIM, 64), (4, 3), 2)),
-    (MOST_ROWS, _tile((64, HEAD_DIM, 64), (4, 5), is_early=False)),
+    (128, _tile((64, HEAD_DIM, 64), (4, 3), 2, num_warps=8)),
+    (MOST_ROWS, _tile((64, HEAD_DIM, 64), (4, 5), num_warps=8, is_early=False)),
 )
 
 

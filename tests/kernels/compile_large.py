@@ -125,6 +125,7 @@ def main() -> None:
     ):
         setattr(module, name, Compiling(getattr(gluon_kernels, name)))
     compile_heads(40, has_norm=True)
+    compile_heads(128, has_norm=True)
     compile_heads(256, has_norm=False)
     for num_rows in (64, 128, 192, 256):
         compile_vocabulary(num_rows)

@@ -123,7 +123,12 @@ def test_tiles_by_rows() -> None:
         assert choose_head_tile(2048, 1024, num_rows=num_rows) == tile
         assert tile.block_outputs == D
         assert 1024 % (tile.num_splits * tile.block_inputs) == 0
-        assert (D if tile.is_swapped else tile.block_rows) % (16 * tile.num_warps) == 0
+        held = head_constants(tile, 1024)
+        warps = held["PRODUCT"].warps_per_cta
+        first, second = (D, tile.block_rows) if tile.is_swapped else (tile.block_rows, D)
+        assert first % (16 * warps[0]) == second % (8 * warps[1]) == 0
+        assert warps[0] * warps[1] == tile.num_warps
+        assert held["SUMMED"].warps_per_cta[1] == 1  # a thread has both halves of a head
         # A multiprocessor has room for it beside the kernel in front: down's.
         num_bytes = shared_bytes_of(tile, 1024, is_gated=False) + shared_bytes_of(down, 3072, is_gated=False)
         assert num_bytes + 2 * BARRIER_BYTES <= HOPPER_SHARED_BYTES
