@@ -93,7 +93,11 @@ def batch_from_pb(
         ),
         ends=tuple(_asked_end_from_pb(end) for end in message.end_requests),
         aborts=tuple(
-            AskedAbort(request_id=abort.request_id, num_requests_before=abort.num_requests_before)
+            AskedAbort(
+                request_id=abort.request_id,
+                num_requests_before=abort.num_requests_before,
+                asked_ns=abort.asked_ns,
+            )
             for abort in message.aborts
         ),
     )
@@ -122,6 +126,7 @@ def _arrived_from_pb(
         takes_over=new.takes_over,
         claim=_claim_from_pb(new),
         traceparent=new.traceparent,
+        asked_ns=new.asked_ns,
     )
 
 

@@ -20,6 +20,8 @@ class LiveRequest:
     arrival_ns: int
     queue_time_ns: int = 0
     """Arrival to the first step that carried it; 0 until then."""
+    asked_ns: int = 0
+    """When the client's call came to its front end."""
     claim: Claim | None = None
     """What it counts for, where its tenant has a quota."""
 
@@ -51,6 +53,11 @@ class LiveRequests:
         if not handles:
             del self._by_handle_of[live.owner]
         return live
+
+    def asked_ns_of(self, request_id: str) -> int:
+        """Tell when a request was asked for; 0 if unknown or ended."""
+        live = self._by_id.get(request_id)
+        return 0 if live is None else live.asked_ns
 
     def find(self, owner: int, handle: int) -> LiveRequest | None:
         """Find an owner's request by its handle; None if unknown or ended."""

@@ -14,6 +14,7 @@ from scheduler_svc.core.plan import Admission, FinishedRequest
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.engine.cache_feeds import CacheFeeds
 from scheduler_svc.engine.deadlines import Deadlines
+from scheduler_svc.engine.early_aborts import EarlyAborts
 from scheduler_svc.engine.endings import REFUSALS, ended_of_finished, ended_of_refusal
 from scheduler_svc.engine.fanout import tokens_by_owner
 from scheduler_svc.engine.flushes import Flushes
@@ -27,13 +28,16 @@ from scheduler_svc.engine.request_check import check_request
 from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import (
     ArrivedRequest,
+    AskedAbort,
     AskedEnd,
+    EndedRequest,
     EngineState,
     Event,
     FlushAsked,
     FrontendBatch,
     FrontendGone,
     LiveStatus,
+    RequestEnd,
     ResultArrived,
     StartedRequest,
     WorkerDown,
@@ -77,6 +81,7 @@ class Engine:
         self._vocab_size = vocab_size
         self._owners = Owners()
         self._live = LiveRequests()
+        self._early_aborts = EarlyAborts()
         self._deadlines = Deadlines()
         self._quotas = Quotas()
         self._flushes = Flushes()
@@ -165,11 +170,17 @@ class Engine:
         for num_before, arrived in enumerate(batch.requests):
             # An id may be used again after its abort in the same message, too.
             while aborts and aborts[0].num_requests_before <= num_before:
-                self._finish(aborts.popleft().request_id, FinishReason.ABORT)
+                self._abort(aborts.popleft())
             self._add(arrived, batch.arrival_ns)
         for end in ends_of_new:
             self._end(batch.owner, end)
         for abort in aborts:
+            self._abort(abort)
+
+    def _abort(self, abort: AskedAbort) -> None:
+        """Abort the request of an id that was asked for before, be it still on its way."""
+        self._early_aborts.note(abort.request_id, abort.asked_ns)
+        if self._live.asked_ns_of(abort.request_id) <= abort.asked_ns:
             self._finish(abort.request_id, FinishReason.ABORT)
 
     def _end(self, owner: int, end: AskedEnd) -> bool:
@@ -182,6 +193,9 @@ class Engine:
 
     def _add(self, arrived: ArrivedRequest, arrival_ns: int) -> None:
         request = arrived.request
+        if self._early_aborts.has_aborted(request.request_id, arrived.asked_ns):
+            self._owners.tell_ended(request.owner, EndedRequest(handle=request.handle, end=RequestEnd.ABORT))
+            return
         try:
             check_request(request, self._vocab_size)
             if self._live.find(request.owner, request.handle) is not None:
@@ -200,6 +214,7 @@ class Engine:
                 owner=request.owner,
                 handle=request.handle,
                 arrival_ns=arrival_ns,
+                asked_ns=arrived.asked_ns,
                 claim=arrived.claim,
             )
         )

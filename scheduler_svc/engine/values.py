@@ -86,6 +86,8 @@ class ArrivedRequest:
     """What it counts for, where its tenant has a quota."""
     traceparent: str = ""
     """What the request's spans belong under; empty where it is not traced."""
+    asked_ns: int = 0
+    """When the client's call came, on the machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +107,8 @@ class AskedAbort:
     request_id: str
     num_requests_before: int
     """How many requests of the same batch came before: later ones are not meant."""
+    asked_ns: int = 0
+    """When the client's call came, likewise: requests that came later are not meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,8 +57,10 @@ _DEFAULT_MESSAGES: dict[int, str] = {
 }
 
 
-def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) -> pb.NewRequest:
-    """Write a request for the engine; ``timeout_ns`` of 0 is no deadline."""
+def write_new_request(
+    checked: CheckedRequest, *, handle: int, timeout_ns: int, asked_ns: int
+) -> pb.NewRequest:
+    """Write a request for the engine that a client asked for then; ``timeout_ns`` of 0 is no deadline."""
     asked, tenant = checked.asked, checked.tenant
     num_logprobs = asked.output.num_logprobs
     sampling = _write_sampling(asked.sampling)
@@ -68,6 +70,7 @@ def write_new_request(checked: CheckedRequest, *, handle: int, timeout_ns: int) 
     sampling.num_logprobs_plus_one = 0 if num_logprobs is None else num_logprobs + 1
     return pb.NewRequest(
         handle=handle,
+        asked_ns=asked_ns,
         request_id=tenant.scoped_request_id(checked.request_id),
         prompt_token_ids=checked.prompt_token_ids.astype("<i4", copy=False).tobytes(),
         sampling=sampling,

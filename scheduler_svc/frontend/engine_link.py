@@ -6,6 +6,7 @@ Knows nothing about clients, text or limits.
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -100,8 +101,14 @@ class EngineLink:
         """Close the channel."""
         await self._channel.close()
 
-    def submit(self, checked: CheckedRequest, sink: OutputSink, *, timeout_ns: int) -> int:
+    def submit(self, checked: CheckedRequest, sink: OutputSink, *, timeout_ns: int, asked_ns: int) -> int:
         """Send a request to the engine; return its handle.
+
+        Args:
+            checked: The request.
+            sink: Is told its outputs.
+            timeout_ns: Time until the client's deadline; 0: none.
+            asked_ns: When the client's call came, on the monotonic clock.
 
         Raises:
             WorkerUnavailableError: if the engine is not there.
@@ -111,7 +118,9 @@ class EngineLink:
         self._last_handle += 1
         self._sinks[self._last_handle] = sink
         self._outbox.add_request(
-            engine_convert.write_new_request(checked, handle=self._last_handle, timeout_ns=timeout_ns)
+            engine_convert.write_new_request(
+                checked, handle=self._last_handle, timeout_ns=timeout_ns, asked_ns=asked_ns
+            )
         )
         return self._last_handle
 
@@ -123,7 +132,7 @@ class EngineLink:
     def abort(self, request_id: str) -> None:
         """Abort a request of any front end; its own stream is told its end."""
         if self.attached.is_set():  # without an engine nothing runs
-            self._outbox.add_abort(request_id)
+            self._outbox.add_abort(request_id, asked_ns=time.monotonic_ns())
 
     def fail_all(self, error: StepwireError) -> None:
         """End all open requests with an error; the engine is not told."""

@@ -142,7 +142,9 @@ class Generator:
             stream.ended(ended)
         else:
             timeout_ns = _timeout_ns(attempt.seconds_left())
-            handle = self._link.submit(attempt.checked, stream, timeout_ns=timeout_ns)
+            handle = self._link.submit(
+                attempt.checked, stream, timeout_ns=timeout_ns, asked_ns=attempt.arrival_ns
+            )
         try:
             return await deliver(
                 stream,

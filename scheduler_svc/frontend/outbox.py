@@ -19,8 +19,8 @@ class Outbox:
     def __init__(self) -> None:
         self._new_requests: deque[pb.NewRequest] = deque()
         self._ends: list[pb.EndRequest] = []
-        self._aborts: list[tuple[str, int]] = []
-        """Request ids, and the new requests in all that were added before each."""
+        self._aborts: list[tuple[str, int, int]] = []
+        """Request ids, the new requests in all that were added before each, and when each was asked."""
         self._num_requests_added = 0
         self._num_requests_taken = 0
         self._wake = asyncio.Event()
@@ -36,9 +36,9 @@ class Outbox:
         self._ends.append(end)
         self._wake.set()
 
-    def add_abort(self, request_id: str) -> None:
+    def add_abort(self, request_id: str, *, asked_ns: int) -> None:
         """Send an abort of any front end's request that came before it."""
-        self._aborts.append((request_id, self._num_requests_added))
+        self._aborts.append((request_id, self._num_requests_added, asked_ns))
         self._wake.set()
 
     def clear(self) -> None:
@@ -57,8 +57,12 @@ class Outbox:
             return message  # ends wait until all starts before them are sent
         message.end_requests.extend(self._ends)
         message.aborts.extend(
-            pb.AbortById(request_id=request_id, num_requests_before=max(0, num_added - num_taken_before))
-            for request_id, num_added in self._aborts
+            pb.AbortById(
+                request_id=request_id,
+                num_requests_before=max(0, num_added - num_taken_before),
+                asked_ns=asked_ns,
+            )
+            for request_id, num_added, asked_ns in self._aborts
         )
         self._ends, self._aborts = [], []
         self._wake.clear()

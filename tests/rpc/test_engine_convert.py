@@ -181,6 +181,7 @@ def test_a_front_ends_message_is_read() -> None:
                 max_tokens=5,
                 cache_salt="salt",
                 timeout_ns=30,
+                asked_ns=8,
             ),
             pb.NewRequest(
                 handle=2,
@@ -194,12 +195,13 @@ def test_a_front_ends_message_is_read() -> None:
             pb.EndRequest(handle=3, reason=pb.END_REASON_STOP_STRING, num_output_tokens=4),
             pb.EndRequest(handle=4, reason=pb.END_REASON_DISCONNECT, num_output_tokens=4),
         ],
-        aborts=[pb.AbortById(request_id="c", num_requests_before=2)],
+        aborts=[pb.AbortById(request_id="c", num_requests_before=2, asked_ns=9)],
     )
     batch = batch_from_pb(message, 6, now_ns=100, draw_seed=lambda: 123)
     assert (batch.owner, batch.arrival_ns) == (6, 100)
-    assert batch.aborts == (AskedAbort(request_id="c", num_requests_before=2),)
+    assert batch.aborts == (AskedAbort(request_id="c", num_requests_before=2, asked_ns=9),)
     first, second = batch.requests
+    assert (first.asked_ns, second.asked_ns) == (8, 0)
     assert first.request.prompt_token_ids.tolist() == [70_000]
     assert first.request.sampling == FULL_SAMPLING
     assert (first.request.request_id, first.request.owner, first.request.handle) == ("a", 6, 1)

@@ -85,3 +85,33 @@ async def test_an_abort_ends_only_what_came_before_it(worker: StandInWorker) -> 
         await probe.wait_ended(4)
         assert probe.ended[4].reason == pb.REQUEST_END_ABORT
         await engine.wait_idle()
+
+
+async def test_an_abort_means_what_was_asked_for_before_it_whichever_comes_first(
+    worker: StandInWorker,
+) -> None:
+    async with (
+        running_engine(worker.address) as engine,
+        attached(engine) as probe,
+        attached(engine) as other,
+    ):
+        await probe.wait_ready()
+        await other.wait_ready()
+        await other.call.write(pb.AttachRequest(aborts=[pb.AbortById(request_id="r", asked_ns=20)]))
+        await other.submit(new_request(1, 3, request_id="fence", max_tokens=1))
+        await other.wait_ended(1)
+        await probe.submit(new_request(1, 3, request_id="r", asked_ns=19))
+        await probe.wait_ended(1)
+        assert probe.ended[1].reason == pb.REQUEST_END_ABORT
+        assert 1 not in probe.tokens
+        worker.may_run.clear()
+        await probe.submit(new_request(2, 3, seed=2, request_id="r", asked_ns=30, max_tokens=2))
+        await wait_until(lambda: num_running(engine) == 1)
+        await other.call.write(pb.AttachRequest(aborts=[pb.AbortById(request_id="r", asked_ns=29)]))
+        await other.submit(new_request(2, 3, request_id="r", asked_ns=31))
+        await other.wait_ended(2)
+        assert other.ended[2].reason == pb.REQUEST_END_DUPLICATE_ID  # it still runs
+        worker.may_run.set()
+        await probe.wait_ended(2)
+        assert probe.tokens[2] == expected_tokens(2, 3, 2)
+        await engine.wait_idle()

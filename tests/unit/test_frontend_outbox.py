@@ -46,11 +46,11 @@ async def test_all_that_gathered_is_one_message() -> None:
     for handle in (1, 2):
         outbox.add_request(request(handle))
     outbox.add_end(write_end(1, FinishReason.STOP_STRING, num_output_tokens=7))
-    outbox.add_abort("other")
+    outbox.add_abort("other", asked_ns=5)
     assert await take(outbox) == pb.AttachRequest(
         new_requests=[request(1), request(2)],
         end_requests=[pb.EndRequest(handle=1, reason=pb.END_REASON_STOP_STRING, num_output_tokens=7)],
-        aborts=[pb.AbortById(request_id="other", num_requests_before=2)],
+        aborts=[pb.AbortById(request_id="other", num_requests_before=2, asked_ns=5)],
     )
     assert await is_empty(outbox)
 
@@ -59,17 +59,17 @@ async def test_an_abort_tells_which_requests_came_before_it(monkeypatch: pytest.
     monkeypatch.setattr(outbox_module, "_MAX_BATCH_BYTES", 100)
     outbox = Outbox()
     outbox.add_request(request(1, 60))
-    outbox.add_abort("first")
+    outbox.add_abort("first", asked_ns=6)
     outbox.add_request(request(2, 60))
-    outbox.add_abort("second")
+    outbox.add_abort("second", asked_ns=7)
     outbox.add_request(request(3, 10))
     messages = [await take(outbox) for _ in range(2)]
     assert [len(message.aborts) for message in messages] == [0, 2]
     assert [abort.num_requests_before for abort in messages[1].aborts] == [0, 1]
     outbox.add_request(request(4))
     outbox.clear()
-    outbox.add_abort("third")
-    assert (await take(outbox)).aborts == [pb.AbortById(request_id="third")]
+    outbox.add_abort("third", asked_ns=8)
+    assert (await take(outbox)).aborts == [pb.AbortById(request_id="third", asked_ns=8)]
 
 
 async def test_long_prompts_are_split_and_ends_never_overtake_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,11 @@ async def test_clear_forgets_everything() -> None:
     outbox = Outbox()
     outbox.add_request(request(1))
     outbox.add_end(write_end(1, FinishReason.DISCONNECT))
-    outbox.add_abort("r")
+    outbox.add_abort("r", asked_ns=5)
     outbox.clear()
     assert await is_empty(outbox)
-    outbox.add_abort("s")
-    assert await take(outbox) == pb.AttachRequest(aborts=[pb.AbortById(request_id="s")])
+    outbox.add_abort("s", asked_ns=6)
+    assert await take(outbox) == pb.AttachRequest(aborts=[pb.AbortById(request_id="s", asked_ns=6)])
 
 
 class Sink:
@@ -135,10 +135,11 @@ async def test_a_broken_stream_fails_its_requests_and_nothing_of_them_reaches_th
         max_output_tokens=1,
     )
     with pytest.raises(WorkerUnavailableError, match="the engine is not there"):
-        link.submit(checked, Sink(), timeout_ns=0)
+        link.submit(checked, Sink(), timeout_ns=0, asked_ns=1)
     link.attached.set()
     sink = Sink()
-    handle = link.submit(checked, sink, timeout_ns=0)
+    handle = link.submit(checked, sink, timeout_ns=0, asked_ns=1)
+    assert [new.asked_ns for new in (await take(link._outbox)).new_requests] == [1]
     link.abort("r")
     await link._detach("why")
     assert str(sink.error) == "the engine is gone (why): go on from the tokens told so far"

@@ -73,7 +73,7 @@ class TenantQuota(_message.Message):
     def __init__(self, tenant: _Optional[str] = ..., max_num_requests: _Optional[int] = ..., max_num_tokens: _Optional[int] = ...) -> None: ...
 
 class NewRequest(_message.Message):
-    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over", "quota", "traceparent")
+    __slots__ = ("handle", "request_id", "prompt_token_ids", "sampling", "has_seed", "max_tokens", "cache_salt", "timeout_ns", "output_token_ids", "takes_over", "quota", "traceparent", "asked_ns")
     HANDLE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -86,6 +86,7 @@ class NewRequest(_message.Message):
     TAKES_OVER_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
+    ASKED_NS_FIELD_NUMBER: _ClassVar[int]
     handle: int
     request_id: str
     prompt_token_ids: bytes
@@ -98,7 +99,8 @@ class NewRequest(_message.Message):
     takes_over: bool
     quota: TenantQuota
     traceparent: str
-    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ..., quota: _Optional[_Union[TenantQuota, _Mapping]] = ..., traceparent: _Optional[str] = ...) -> None: ...
+    asked_ns: int
+    def __init__(self, handle: _Optional[int] = ..., request_id: _Optional[str] = ..., prompt_token_ids: _Optional[bytes] = ..., sampling: _Optional[_Union[_worker_service_pb2.LaneSampling, _Mapping]] = ..., has_seed: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., cache_salt: _Optional[str] = ..., timeout_ns: _Optional[int] = ..., output_token_ids: _Optional[bytes] = ..., takes_over: _Optional[bool] = ..., quota: _Optional[_Union[TenantQuota, _Mapping]] = ..., traceparent: _Optional[str] = ..., asked_ns: _Optional[int] = ...) -> None: ...
 
 class EndRequest(_message.Message):
     __slots__ = ("handle", "reason", "num_output_tokens")
@@ -111,12 +113,14 @@ class EndRequest(_message.Message):
     def __init__(self, handle: _Optional[int] = ..., reason: _Optional[_Union[EndReason, str]] = ..., num_output_tokens: _Optional[int] = ...) -> None: ...
 
 class AbortById(_message.Message):
-    __slots__ = ("request_id", "num_requests_before")
+    __slots__ = ("request_id", "num_requests_before", "asked_ns")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     NUM_REQUESTS_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    ASKED_NS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     num_requests_before: int
-    def __init__(self, request_id: _Optional[str] = ..., num_requests_before: _Optional[int] = ...) -> None: ...
+    asked_ns: int
+    def __init__(self, request_id: _Optional[str] = ..., num_requests_before: _Optional[int] = ..., asked_ns: _Optional[int] = ...) -> None: ...
 
 class AttachRequest(_message.Message):
     __slots__ = ("hello", "new_requests", "end_requests", "aborts")
