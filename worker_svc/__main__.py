@@ -59,7 +59,10 @@ def _end_at_once(error: DeviceLostError) -> None:
 
 
 def _leave_process(exit_code: int, last_words: str = "") -> None:
-    """End without the interpreter's own end, which would wait for the device, or for other ranks."""
+    """End without the interpreter's own end.
+
+    That would wait for the device, or for other ranks, and crash where a step was given up but still runs.
+    """
     with contextlib.suppress(OSError):  # whoever read its output may have gone first
         if last_words:
             typer.echo(last_words, err=True)
@@ -82,8 +85,7 @@ def _run(config: WorkerConfig) -> None:
     from worker_svc.start import start_worker  # noqa: PLC0415
 
     start_worker(config, group, on_lost=_end_at_once)
-    if group.size > 1:
-        _leave_process(0)
+    _leave_process(0)
 
 
 if __name__ == "__main__":

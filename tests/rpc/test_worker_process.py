@@ -1,6 +1,8 @@
 """The worker as a process of its own, from the command line to its end."""
 
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -52,3 +54,31 @@ def test_an_option_that_does_not_fit_is_one_line_and_exit_code_2(tmp_path: Path)
         worker.address()
     assert worker.process.wait(5) == 2
     assert worker.lines == ["error: --device is 'tpu', but must be one of cpu, cuda\n"]
+
+
+STOPS_IN_A_STEP = """
+import sys, threading, time
+import torch
+from worker_svc import __main__ as worker, start
+
+def compute():
+    torch.set_num_threads(1)
+    while True:
+        torch.ones(1500, 1500) @ torch.ones(1500, 1500)
+
+def stop_in_a_step(*_, **__):
+    threading.Thread(target=compute, daemon=True).start()
+    time.sleep(0.2)
+
+start.start_worker = stop_in_a_step
+sys.argv[1:] = ["--model", sys.argv[1], "--port", "0"]
+worker.main()
+"""
+
+
+def test_a_step_that_is_given_up_at_the_stop_does_not_crash_the_process(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    command = (sys.executable, "-c", STOPS_IN_A_STEP, str(checkpoint_folder("qwen3_tiny")))
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
