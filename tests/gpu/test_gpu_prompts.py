@@ -53,8 +53,9 @@ def test_captured_steps_give_the_tokens_of_eager_ones(
 ) -> None:
     """In float32: padding chooses other kernels, but changes no token. Of large ones not all are captured."""
     outputs = []
-    for has_graphs, all_rows_tokens in ((False, 8192), (True, 8192), (True, 16)):
+    for has_graphs, all_rows_tokens, few_rows in ((False, 8192, 256), (True, 8192, 256), (True, 16, 4)):
         monkeypatch.setattr(captured_shapes, "ALL_ROWS_TOKENS", all_rows_tokens)
+        monkeypatch.setattr(captured_shapes, "FEW_ROWS", few_rows)
         monkeypatch.setattr(captured_shapes, "MOST_DECODE_LEN", 91)
         executor, _ = make_worker(
             checkpoint_folder(shape), batch_sizes=(4, 8), has_graphs=has_graphs, dtype=torch.float32

@@ -55,7 +55,7 @@ def test_all_graphs_that_a_runner_captures_are_counted(
     assert fused_load.count_graphs(parts, sizes) == len(CountedGraphs.keys)
 
 
-@pytest.mark.parametrize("max_num_seqs", [1, 64, 256])
+@pytest.mark.parametrize("max_num_seqs", [1, 64, 256, 1024])
 @pytest.mark.parametrize("max_num_batched_tokens", [16, 256, 512, 2048, 16384, 20000])
 @pytest.mark.parametrize("tokens_per_tile", [1, 32])
 def test_every_padded_step_fits_a_staging_buffer(
@@ -65,7 +65,8 @@ def test_every_padded_step_fits_a_staging_buffer(
 
     tile_tokens = TileTokens(new=tokens_per_tile, old=tokens_per_tile)
     limits = replace(LIMITS, max_num_seqs=max_num_seqs, max_num_batched_tokens=max_num_batched_tokens)
-    for kind in captured_kinds(captured_token_counts(max_num_batched_tokens, layer_weights=1)):
+    counts = captured_token_counts(max_num_batched_tokens, layer_weights=1)
+    for kind in captured_kinds(counts, max_num_seqs=max_num_seqs):
         shape = padded_shape(kind, max_num_seqs=max_num_seqs, tile_tokens=tile_tokens)
         admitted = padded_admissions(kind.num_tokens, limits, words_per_lane=14)
         assert packed_starts(mixed_sizes(shape) | admitted.sizes)[-1] <= staging_words(limits)

@@ -37,7 +37,7 @@ COUNTS = (16, 32, 64, 128)
 @pytest.mark.parametrize("num_tokens", [1, 2, 3, 16, 17, 64])
 def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
     """As many rows as can be, each a token more than whole tiles."""
-    shape = padded_shape(CapturedKind(num_tokens, False), max_num_seqs=8, tile_tokens=TILE_TOKENS)
+    shape = padded_shape(CapturedKind(num_tokens, 8, False), max_num_seqs=8, tile_tokens=TILE_TOKENS)
     assert shape.num_decode_rows == min(8, num_tokens)
     most_rows = min(8, num_tokens // 2)
     assert shape.num_prefill_rows >= most_rows
@@ -54,7 +54,7 @@ def test_the_padded_shape_holds_the_worst_rows(num_tokens: int) -> None:
 
 def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else() -> None:
     tile_tokens = TileTokens(new=64, old=32)
-    shape = padded_shape(CapturedKind(512, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    shape = padded_shape(CapturedKind(512, 16, True), max_num_seqs=256, tile_tokens=tile_tokens)
     assert shape == MixedShape(
         num_tokens=512,
         num_decode_rows=0,
@@ -65,9 +65,9 @@ def test_the_shape_of_lone_prompts_has_room_for_few_of_them_and_for_nothing_else
         num_sampling=256,
         num_chosen=16,
     )
-    few = padded_shape(CapturedKind(4, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    few = padded_shape(CapturedKind(4, 16, True), max_num_seqs=256, tile_tokens=tile_tokens)
     assert few.num_prefill_rows == 2
-    many = padded_shape(CapturedKind(16384, True), max_num_seqs=256, tile_tokens=tile_tokens)
+    many = padded_shape(CapturedKind(16384, 128, True), max_num_seqs=256, tile_tokens=tile_tokens)
     assert (many.num_prefill_rows, many.num_chosen, many.num_new_tiles) == (128, 128, 256 + 128)
 
 
@@ -78,14 +78,14 @@ def test_kinds() -> None:
 
     def kind(step_id: int, *rows: tuple[int, int, bool], admitted: range = range(0)) -> CapturedKind | None:
         applied = table.apply(step(step_id, rows, admissions=tuple(admissions[lane] for lane in admitted)))
-        return choose_kind(InputBatch(table, applied), COUNTS)
+        return choose_kind(InputBatch(table, applied), COUNTS, max_num_seqs=LIMITS.max_num_seqs)
 
-    assert kind(1, (0, 3, False), (1, 5, True), admitted=range(2)) == (16, True)
-    assert kind(2, (0, 2, True)) == (16, False), "it has older tokens"
-    assert kind(3, (0, 1, True), (2, 5, True), admitted=range(2, 3)) == (16, False), "another decodes"
+    assert kind(1, (0, 3, False), (1, 5, True), admitted=range(2)) == (16, 16, True)
+    assert kind(2, (0, 2, True)) == (16, 16, False), "it has older tokens"
+    assert kind(3, (0, 1, True), (2, 5, True), admitted=range(2, 3)) == (16, 16, False), "another decodes"
     many = [(lane, 2, False) for lane in range(3, 20)]
-    assert kind(4, *many, admitted=range(3, 20)) == (64, False), "17"
-    assert kind(5, *((lane, 1, False) for lane in range(3, 20))) == (32, False)
+    assert kind(4, *many, admitted=range(3, 20)) == (64, 40, False), "17"
+    assert kind(5, *((lane, 1, False) for lane in range(3, 20))) == (32, 32, False)
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_a_step_is_padded_as_little_as_can_be(
     table = SequenceTable(replace(LIMITS, max_model_len=64))
     admitted = (admission(0, num_tokens, tuple(range(1, 17)), max_total_tokens=64),)
     batch = InputBatch(table, table.apply(step(1, [(0, num_tokens, True)], admissions=admitted)))
-    kind = choose_kind(batch, (16, 32))
+    kind = choose_kind(batch, (16, 32), max_num_seqs=40)
     assert (kind and kind.num_tokens) == expected
-    assert choose_kind(batch, ()) is None
+    assert choose_kind(batch, (), max_num_seqs=40) is None
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_long_contexts_beside_a_large_step_are_decoded_as_many_as_they_are(
     admissions = [admission(lane, 12, tuple(range(1 + 4 * lane, 5 + 4 * lane))) for lane in (0, 1, 5)]
     table.apply(step(1, [(0, 7, False), (1, 8, False)], admissions=tuple(admissions[:2])))
     applied = table.apply(step(2, [(lane, 1, False), (5, 9, False)], admissions=tuple(admissions[2:])))
-    assert (choose_kind(InputBatch(table, applied), (16,)) is not None) == is_captured
+    assert (choose_kind(InputBatch(table, applied), (16,), max_num_seqs=40) is not None) == is_captured
 
 
 def test_captured_counts() -> None:
@@ -127,7 +127,28 @@ def test_captured_counts() -> None:
     assert list(counts) == sorted(set(counts))
     # No step is padded by more than half of what it has, beyond the smallest.
     assert all(larger <= 2 * smaller for smaller, larger in pairwise(counts))
-    assert len(captured_kinds(counts)) == 2 * len(counts)
+    assert len(captured_kinds(counts, max_num_seqs=256)) == 2 * len(counts)
+
+
+def test_few_rows_have_room_of_their_own_where_there_may_be_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each number of tokens there is a kind that all its steps fit, and one of few rows."""
+    monkeypatch.setattr(captured_shapes, "FEW_ROWS", 3)
+    kinds = captured_kinds((2, 16), max_num_seqs=40)
+    assert kinds == [(2, 2, False), (16, 3, False), (16, 16, False), (2, 16, True), (16, 16, True)]
+    table = SequenceTable(LIMITS)
+    admissions = tuple(admission(lane, 5, (2 * lane + 1, 2 * lane + 2)) for lane in range(4))
+    table.apply(step(1, [(lane, 1, False) for lane in range(4)], admissions=admissions))
+
+    def most_rows(step_id: int, *rows: tuple[int, int, bool]) -> int:
+        kind = choose_kind(InputBatch(table, table.apply(step(step_id, rows))), (2, 16), max_num_seqs=40)
+        assert kind in kinds
+        shape = padded_shape(kind, max_num_seqs=40, tile_tokens=TILE_TOKENS)
+        assert (shape.num_decode_rows, shape.num_prefill_rows) == (kind.num_rows, min(kind.num_rows, 8))
+        assert (shape.num_chosen, shape.num_sampling) == (kind.num_rows, 40)
+        return kind.num_rows
+
+    assert most_rows(2, (0, 1, False), (1, 1, False), (2, 2, False)) == 3
+    assert most_rows(3, (0, 1, False), (1, 1, False), (2, 1, False), (3, 2, False)) == 16
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ MOST_PADDING = 1024
 MOST_DECODE_LEN = 4096
 """Of decode rows' contexts in such a step: few longer ones are split between programs if rows are counted."""
 _MOST_LONE_PROMPTS, _TOKENS_A_LONE_PROMPT = 16, 128
+FEW_ROWS = 256
+"""Steps of so many rows have kinds of their own where more may come. A padded decode row has a program for
+each KV head in each layer, which finds nothing to do in 1.5 to 4 ns of an H200: at 1,024 lanes and 8 KV heads
+0.3 to 0.9 ms a step."""
 
 
 class CapturedKind(NamedTuple):
@@ -31,8 +35,10 @@ class CapturedKind(NamedTuple):
 
     num_tokens: int
     """Padded."""
+    num_rows: int
+    """Most rows of a step, of whatever sort."""
     are_lone: bool
-    """Whether few new prompts, and nothing else."""
+    """Whether all are new prompts."""
 
 
 def captured_token_counts(max_num_batched_tokens: int, *, layer_weights: int) -> tuple[int, ...]:
@@ -51,55 +57,66 @@ def captured_token_counts(max_num_batched_tokens: int, *, layer_weights: int) ->
     return tuple(size for size in sizes if size <= most_tokens)
 
 
-def captured_kinds(counts: tuple[int, ...]) -> list[CapturedKind]:
+def captured_kinds(counts: tuple[int, ...], *, max_num_seqs: int) -> list[CapturedKind]:
     """List the kinds of steps of these numbers of tokens."""
-    return [CapturedKind(count, are_lone) for are_lone in (False, True) for count in counts]
+    lone = [CapturedKind(count, _most_lone_prompts(count, max_num_seqs), True) for count in counts]
+    return [
+        *(CapturedKind(count, rows, False) for count in counts for rows in _row_counts(count, max_num_seqs)),
+        *lone,
+    ]
 
 
-def choose_kind(batch: InputBatch, counts: tuple[int, ...]) -> CapturedKind | None:
+def choose_kind(batch: InputBatch, counts: tuple[int, ...], *, max_num_seqs: int) -> CapturedKind | None:
     """Choose the kind that holds a step with little loss; None: none does.
 
     Args:
         batch: The step.
         counts: As captured_token_counts gives them.
+        max_num_seqs: No step has more rows.
     """
     index = bisect_left(counts, batch.num_tokens)
     if index == len(counts) or counts[index] - batch.num_tokens > MOST_PADDING:
         return None
-    longest = int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
-    if counts[index] > ALL_ROWS_TOKENS and longest > MOST_DECODE_LEN:
+    num_tokens, longest = counts[index], int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
+    if num_tokens > ALL_ROWS_TOKENS and longest > MOST_DECODE_LEN:
         return None
-    return CapturedKind(counts[index], _are_lone_prompts(batch, counts[index]))
+    most_lone = _most_lone_prompts(num_tokens, max_num_seqs)
+    if batch.num_rows <= most_lone and _are_new_prompts(batch):
+        return CapturedKind(num_tokens, most_lone, True)
+    row_counts = _row_counts(num_tokens, max_num_seqs)
+    return CapturedKind(num_tokens, next(rows for rows in row_counts if batch.num_rows <= rows), False)
 
 
-def _are_lone_prompts(batch: InputBatch, num_tokens: int) -> bool:
-    """Tell whether the step is a few new prompts and nothing else, which has captured shapes of its own.
+def _are_new_prompts(batch: InputBatch) -> bool:
+    """Tell whether the step is new prompts and nothing else, few of which have captured shapes of their own.
 
     Others have room for many decode rows, prefill rows and tiles: with 1,024 lanes a prompt of 4,000 tokens
     took an H200 14.6 ms in such a shape, with 64 lanes 12.4.
     """
-    num_prompts = batch.num_rows - batch.num_decode_rows
-    is_few = batch.num_decode_rows == 0 and num_prompts <= _most_lone_prompts(num_tokens)
-    return is_few and not batch.are_prompts_old.any()
+    return batch.num_decode_rows == 0 and not batch.are_prompts_old.any()
 
 
-def _most_lone_prompts(num_tokens: int) -> int:
-    return max(_MOST_LONE_PROMPTS, num_tokens // _TOKENS_A_LONE_PROMPT)
+def _most_lone_prompts(num_tokens: int, max_num_seqs: int) -> int:
+    return min(max(_MOST_LONE_PROMPTS, num_tokens // _TOKENS_A_LONE_PROMPT), max_num_seqs)
+
+
+def _row_counts(num_tokens: int, max_num_seqs: int) -> tuple[int, ...]:
+    """List the most rows of kinds of other steps, ascending."""
+    most_rows = min(max_num_seqs, num_tokens)
+    return (most_rows,) if most_rows <= FEW_ROWS else (FEW_ROWS, most_rows)
 
 
 def padded_shape(kind: CapturedKind, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
     """Return the shape that holds every step of a kind."""
-    num_tokens, are_lone = kind
-    num_prefill_rows, num_chosen = max(1, min(max_num_seqs, num_tokens // 2)), min(max_num_seqs, num_tokens)
-    if are_lone:
-        num_prefill_rows = num_chosen = min(num_prefill_rows, _most_lone_prompts(num_tokens))
+    num_tokens, most_rows, are_lone = kind
+    num_prefill_rows = max(1, min(most_rows, num_tokens // 2))
     return MixedShape(
         num_tokens=num_tokens,
-        num_decode_rows=0 if are_lone else min(max_num_seqs, num_tokens),
+        num_decode_rows=0 if are_lone else min(most_rows, num_tokens),
         num_prefill_rows=num_prefill_rows,
         tile_tokens=tile_tokens,
         num_new_tiles=num_tokens // tile_tokens.new + num_prefill_rows,
         num_old_tiles=0 if are_lone else num_tokens // tile_tokens.old + num_prefill_rows,
         num_sampling=max_num_seqs,
-        num_chosen=num_chosen,
+        num_chosen=num_prefill_rows if are_lone else min(most_rows, num_tokens),
     )

@@ -57,7 +57,7 @@ def count_graphs(parts: StepParts, batch_sizes: tuple[int, ...]) -> int:
     limits = parts.limits
     num_row_counts = len(batch_sizes) + len(sampling_row_counts(limits.max_num_seqs))
     num_graphs = num_row_counts * len(set(parts.sampler.flavours.values()))
-    return num_graphs + len(captured_kinds(captured_counts(parts)))
+    return num_graphs + len(captured_kinds(captured_counts(parts), max_num_seqs=limits.max_num_seqs))
 
 
 def _kv_caches(plan: LoadPlan, num_blocks: int) -> tuple[KvCache, ...]:

@@ -96,7 +96,8 @@ class MixedStep:
         self._prepared = PreparedTokens.of(max_tokens, device)
         self._prepared_chosen = PreparedTokens.of(parts.limits.max_num_seqs, device)
         self._token_counts = captured_counts(parts) if has_graphs else ()
-        self._shapes = {kind: self._padded_shape(kind) for kind in captured_kinds(self._token_counts)}
+        kinds = captured_kinds(self._token_counts, max_num_seqs=parts.limits.max_num_seqs)
+        self._shapes = {kind: self._padded_shape(kind) for kind in kinds}
         self._graphs = CudaGraphs(self._launch_captured, device=device) if self._shapes else None
         self._inputs: dict[CapturedKind, CapturedInputs] = {}
         self._sampling = MixedSampling(parts, has_graphs=has_graphs)
@@ -111,7 +112,7 @@ class MixedStep:
         Returns:
             How many rows sample.
         """
-        kind = choose_kind(batch, self._token_counts)
+        kind = choose_kind(batch, self._token_counts, max_num_seqs=self._parts.limits.max_num_seqs)
         if kind is None:
             on_device = self._launch_eager(batch, admissions)
         else:
@@ -127,7 +128,7 @@ class MixedStep:
         return [*sampling, *(partial(self._capture, kind) for kind in reversed(self._shapes))]
 
     def _capture_sampling(self, key: Key) -> None:
-        self._sampling.capture(key, self._upload_padding(self._padded_shape(CapturedKind(1, False))))
+        self._sampling.capture(key, self._upload_padding(self._padded_shape(CapturedKind(1, 1, False))))
 
     def _capture(self, kind: CapturedKind) -> None:
         """Capture such a step; running it once, as that takes, changes nothing."""
