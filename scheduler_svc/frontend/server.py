@@ -46,6 +46,8 @@ WORKER_SERVICE_PREFIX = "worker/"
 _SERVICE_NAME = generation_service_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name
 _MAX_PENDING_CALLS = 100_000
 """Calls that may wait to be taken in, which takes under 1 ms each."""
+_UNTAKEN_LIMIT_SECONDS = 86_400
+"""How long they may wait so; gRPC's own limit is 30 s."""
 _WITHOUT_WORKER_SECONDS = 5.0
 """How long a drain goes on while no worker serves: clients can go on elsewhere meanwhile."""
 _CLOSE_SECONDS = 0.5
@@ -219,6 +221,9 @@ def _make_server(
             # gRPC's own limit cancels calls of a burst, at random from 1000 on; ours answers with a reason.
             ("grpc.server.max_pending_requests", _MAX_PENDING_CALLS),
             ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING_CALLS),
+            # Likewise a call that waits for longer, as where this process was stopped for a while: its client
+            # has a deadline, or waits, and would be told CANCELLED though nobody cancelled.
+            ("grpc.server_max_unrequested_time_in_server", _UNTAKEN_LIMIT_SECONDS),
         ],
     )
 
