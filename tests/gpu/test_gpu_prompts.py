@@ -53,9 +53,9 @@ def test_captured_steps_give_the_tokens_of_eager_ones(
 ) -> None:
     """In float32: padding chooses other kernels, but changes no token. Of large ones not all are captured."""
     outputs = []
-    for has_graphs, all_rows_tokens, few_rows in ((False, 8192, 256), (True, 8192, 256), (True, 16, 4)):
+    for has_graphs, all_rows_tokens, row_counts in ((False, 8192, ()), (True, 8192, ()), (True, 16, (2, 4))):
         monkeypatch.setattr(captured_shapes, "ALL_ROWS_TOKENS", all_rows_tokens)
-        monkeypatch.setattr(captured_shapes, "FEW_ROWS", few_rows)
+        monkeypatch.setattr(captured_shapes, "ROW_COUNTS", row_counts)
         monkeypatch.setattr(captured_shapes, "MOST_DECODE_LEN", 91)
         executor, _ = make_worker(
             checkpoint_folder(shape), batch_sizes=(4, 8), has_graphs=has_graphs, dtype=torch.float32

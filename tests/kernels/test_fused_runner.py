@@ -225,8 +225,8 @@ def test_captured_steps_read_what_is_uploaded_before_each_replay(
     set_ways(monkeypatch, *["cublas"] * 5)
     if are_large:
         choose_few(monkeypatch)
-        for name, number in (("ALL_ROWS_TOKENS", 0), ("MOST_DECODE_LEN", 16), ("FEW_ROWS", 2)):
-            monkeypatch.setattr(captured_shapes, name, number)
+        for name, value in (("ALL_ROWS_TOKENS", 0), ("MOST_DECODE_LEN", 16), ("ROW_COUNTS", (1, 2))):
+            monkeypatch.setattr(captured_shapes, name, value)
     *both, _ = executors(checkpoint_folder("qwen3_one_layer"), has_graphs=True)
     fused, plain = [run_padded(executor) for executor in both]
     assert fused.outputs == plain.outputs

@@ -127,14 +127,15 @@ def test_captured_counts() -> None:
     assert list(counts) == sorted(set(counts))
     # No step is padded by more than half of what it has, beyond the smallest.
     assert all(larger <= 2 * smaller for smaller, larger in pairwise(counts))
-    assert len(captured_kinds(counts, max_num_seqs=256)) == 2 * len(counts)
+    assert len(captured_kinds(counts, max_num_seqs=16)) == 2 * len(counts)
 
 
 def test_few_rows_have_room_of_their_own_where_there_may_be_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each number of tokens there is a kind that all its steps fit, and one of few rows."""
-    monkeypatch.setattr(captured_shapes, "FEW_ROWS", 3)
+    """Of each number of tokens there is a kind that all its steps fit, and some of few rows."""
+    monkeypatch.setattr(captured_shapes, "ROW_COUNTS", (2, 3))
     kinds = captured_kinds((2, 16), max_num_seqs=40)
-    assert kinds == [(2, 2, False), (16, 3, False), (16, 16, False), (2, 16, True), (16, 16, True)]
+    others = [(2, 2, False), (16, 2, False), (16, 3, False), (16, 16, False)]
+    assert kinds == [*others, (2, 16, True), (16, 16, True)]
     table = SequenceTable(LIMITS)
     admissions = tuple(admission(lane, 5, (2 * lane + 1, 2 * lane + 2)) for lane in range(4))
     table.apply(step(1, [(lane, 1, False) for lane in range(4)], admissions=admissions))
@@ -143,12 +144,14 @@ def test_few_rows_have_room_of_their_own_where_there_may_be_many(monkeypatch: py
         kind = choose_kind(InputBatch(table, table.apply(step(step_id, rows))), (2, 16), max_num_seqs=40)
         assert kind in kinds
         shape = padded_shape(kind, max_num_seqs=40, tile_tokens=TILE_TOKENS)
-        assert (shape.num_decode_rows, shape.num_prefill_rows) == (kind.num_rows, min(kind.num_rows, 8))
+        most_prompts = min(kind.num_rows, kind.num_tokens // 2)
+        assert (shape.num_decode_rows, shape.num_prefill_rows) == (kind.num_rows, most_prompts)
         assert (shape.num_chosen, shape.num_sampling) == (kind.num_rows, 40)
         return kind.num_rows
 
     assert most_rows(2, (0, 1, False), (1, 1, False), (2, 2, False)) == 3
-    assert most_rows(3, (0, 1, False), (1, 1, False), (2, 1, False), (3, 2, False)) == 16
+    assert most_rows(3, (3, 2, False)) == 2
+    assert most_rows(4, (0, 1, False), (1, 1, False), (2, 1, False), (3, 2, False)) == 16
 
 
 @pytest.mark.parametrize(

@@ -24,10 +24,10 @@ MOST_PADDING = 1024
 MOST_DECODE_LEN = 4096
 """Of decode rows' contexts in such a step: few longer ones are split between programs if rows are counted."""
 _MOST_LONE_PROMPTS, _TOKENS_A_LONE_PROMPT = 16, 128
-FEW_ROWS = 256
-"""Steps of so many rows have kinds of their own where more may come. A padded decode row has a program for
-each KV head in each layer, which finds nothing to do in 1.5 to 4 ns of an H200: at 1,024 lanes and 8 KV heads
-0.3 to 0.9 ms a step."""
+ROW_COUNTS = (16, 256)
+"""Steps of up to so many rows have kinds of their own where more may come. A padded decode row has a program
+of each layer and KV head, which finds nothing to do in 1.5 to 4 ns of an H200: at 1,024 lanes and 8 KV heads
+0.3 to 0.9 ms a step. And each of 16 rows is shared by four programs, one of 64 by none, long as it may be."""
 
 
 class CapturedKind(NamedTuple):
@@ -103,7 +103,7 @@ def _most_lone_prompts(num_tokens: int, max_num_seqs: int) -> int:
 def _row_counts(num_tokens: int, max_num_seqs: int) -> tuple[int, ...]:
     """List the most rows of kinds of other steps, ascending."""
     most_rows = min(max_num_seqs, num_tokens)
-    return (most_rows,) if most_rows <= FEW_ROWS else (FEW_ROWS, most_rows)
+    return (*(rows for rows in ROW_COUNTS if rows < most_rows), most_rows)
 
 
 def padded_shape(kind: CapturedKind, *, max_num_seqs: int, tile_tokens: TileTokens) -> MixedShape:
