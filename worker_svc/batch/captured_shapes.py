@@ -77,8 +77,8 @@ def choose_kind(batch: InputBatch, counts: tuple[int, ...], *, max_num_seqs: int
     index = bisect_left(counts, batch.num_tokens)
     if index == len(counts) or counts[index] - batch.num_tokens > MOST_PADDING:
         return None
-    num_tokens, longest = counts[index], int(batch.seq_lens[: batch.num_decode_rows].max(initial=0))
-    if num_tokens > ALL_ROWS_TOKENS and longest > MOST_DECODE_LEN:
+    num_tokens, decode_lens = counts[index], batch.seq_lens[: batch.num_decode_rows]
+    if num_tokens > ALL_ROWS_TOKENS and (decode_lens > MOST_DECODE_LEN).any():
         return None
     most_lone = _most_lone_prompts(num_tokens, max_num_seqs)
     if batch.num_rows <= most_lone and _are_new_prompts(batch):

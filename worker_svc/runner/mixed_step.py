@@ -96,9 +96,8 @@ class MixedStep:
         self._prepared = PreparedTokens.of(max_tokens, device)
         self._prepared_chosen = PreparedTokens.of(parts.limits.max_num_seqs, device)
         self._token_counts = captured_counts(parts) if has_graphs else ()
-        kinds = captured_kinds(self._token_counts, max_num_seqs=parts.limits.max_num_seqs)
-        self._shapes = {kind: self._padded_shape(kind) for kind in kinds}
-        self._graphs = CudaGraphs(self._launch_captured, device=device) if self._shapes else None
+        self._kinds = captured_kinds(self._token_counts, max_num_seqs=parts.limits.max_num_seqs)
+        self._graphs = CudaGraphs(self._launch_captured, device=device) if self._kinds else None
         self._inputs: dict[CapturedKind, CapturedInputs] = {}
         self._sampling = MixedSampling(parts, has_graphs=has_graphs)
 
@@ -125,7 +124,7 @@ class MixedStep:
     def captures(self, flavours: tuple[SamplingFlavour, ...]) -> list[Callable[[], None]]:
         """List what captures every kind of step, and the sampling of these flavours."""
         sampling = [partial(self._capture_sampling, key) for key in self._sampling.keys(flavours)]
-        return [*sampling, *(partial(self._capture, kind) for kind in reversed(self._shapes))]
+        return [*sampling, *(partial(self._capture, kind) for kind in reversed(self._kinds))]
 
     def _capture_sampling(self, key: Key) -> None:
         self._sampling.capture(key, self._upload_padding(self._padded_shape(CapturedKind(1, 1, False))))
@@ -133,7 +132,7 @@ class MixedStep:
     def _capture(self, kind: CapturedKind) -> None:
         """Capture such a step; running it once, as that takes, changes nothing."""
         assert self._graphs is not None, "there are no graphs to capture"
-        shape, admitted = self._shapes[kind], self._admissions.padded_shape(kind.num_tokens)
+        shape, admitted = self._padded_shape(kind), self._admissions.padded_shape(kind.num_tokens)
         upload = RepeatedUpload(self._parts.upload, mixed_sizes(shape) | admitted.sizes)
 
         def fill(arrays: Arrays) -> None:
