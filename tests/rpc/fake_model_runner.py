@@ -48,9 +48,10 @@ class FakeModelRunner:
         self._has_launched = threading.Condition()
 
     def launch(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> FakeLaunchedStep:
-        """Sample what position and lane say."""
+        """Sample what position and lane say; fail, if told to, once the gate is open."""
         del admissions
         if self.is_failing:
+            assert self.gate.wait(10), "the test has left the gate closed"
             raise RuntimeError("the device is on fire")
         with self._has_launched:
             self.num_launched += 1

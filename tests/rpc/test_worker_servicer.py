@@ -200,9 +200,11 @@ async def test_a_failing_runner_ends_the_stream_but_not_the_worker(
     worker: Worker, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker.runner.is_failing = True
+    worker.runner.gate.clear()  # else the stream may have ended before the second step is written
     call, _ = await worker.open()
     await call.write(rows(1, (0, 3), admissions=[admission(0)]))
     await call.write(rows(2, (0, 1)))
+    worker.runner.gate.set()
     assert await end_of(call) == (
         grpc.StatusCode.INTERNAL,
         "step 1 failed: RuntimeError: the device is on fire",
