@@ -79,6 +79,7 @@ class _Marks:
             if mixed._graphs is not None:
                 self._wrap(stack, mixed._graphs, "replay", before=self._mark_model)
             self._wrap(stack, self._runner, "launch", before=self._mark_applied)
+            self._wrap(stack, self._runner, "_download", before=self._mark_end)
             self._wrap(stack, DownloadingStep, "wait", after=self._mark_result)
             self._mark_arrival()
             timing = self._process.run(requests, depth=2, before_step=self._mark_planned)
@@ -129,11 +130,13 @@ class _Marks:
             self.model = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             self.model.record()
 
-    def _mark_result(self, step: DownloadingStep, *_: Any) -> None:
+    def _mark_end(self, *_: Any) -> None:
+        self.last_end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        self.last_end.record()
+
+    def _mark_result(self, *_: Any) -> None:
         self.times_ns["result"] = time.perf_counter_ns()
         self.events["result"].record()
-        assert step.timing is not None
-        self.last_end = step.timing.end
 
 
 def _measure(name: str, case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from kernels.prepare import prepare_tokens_ref, store_prepared
+from kernels.step_times import keep_begin, read_clock
 
 BLOCK_B = 16
 """Each row looks at all appended blocks."""
@@ -41,13 +42,15 @@ class StepRows:
     """What a step's kernels read; written."""
 
     words_W: torch.Tensor
-    """int32: the slot's, of which lanes, positions, order and the last words are taken."""
+    """int32: the slot's, of which lanes, positions and order are taken."""
     input_ids_B: torch.Tensor
     """int32: each row's token."""
     slot_mapping_B: torch.Tensor
     """int64: each row's KV slot; -1 is padding."""
     seq_lens_B: torch.Tensor
     """int32: context lengths after the step; 0 is padding."""
+    told_2: torch.Tensor
+    """int64: the slot's address and the step's begin, as kernels.step_times has it."""
 
 
 @triton.jit
@@ -79,10 +82,11 @@ def _end_turn(turns_ptr, slot, num_slots):
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def begin_step_kernel(
     slots_ptr, turns_ptr, words_ptr, token_pool_ptr, cells_ptr, input_ids_ptr, slot_mapping_ptr,
-    seq_lens_ptr, slot_stride, token_pool_stride, block_table_stride, num_rows, num_slots,
+    seq_lens_ptr, told_ptr, slot_stride, token_pool_stride, block_table_stride, num_rows, num_slots,
     BLOCK_SIZE: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_A: tl.constexpr,
 ):  # fmt: skip
     """One program: BLOCK_B rows, and as many appended blocks."""
+    now = read_clock()
     slot = tl.load(turns_ptr)
     step_ptr = slots_ptr + slot * slot_stride
     stride = tl.cdiv(num_rows, 4) * 4
@@ -94,9 +98,10 @@ def begin_step_kernel(
     tl.store(words_ptr + 3 * stride + row, lane, mask=is_row)
     tl.store(words_ptr + 4 * stride + row, position, mask=is_row)
     tl.store(words_ptr + 5 * stride + row, order, mask=is_row)
-    # All programs write the same.
-    last = 6 * stride + tl.arange(0, 4)
-    tl.store(words_ptr + last, tl.load(step_ptr + last))
+    if tl.program_id(0) == 0:
+        address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)))
+        tl.store(told_ptr, address)
+        keep_begin(told_ptr, now, address != 0)
     lane, is_live = lane.to(tl.int64), lane >= 0
     input_id = tl.load(token_pool_ptr + lane * token_pool_stride + position, mask=is_live, other=0)
     cell = lane * block_table_stride + position // BLOCK_SIZE
@@ -121,6 +126,8 @@ def begin_step(
 ) -> None:
     """Take the words whose turn it is, append their blocks, and write each row's id, KV slot and length.
 
+    The step begins by it, where it has an address to tell to and has not begun yet.
+
     Args:
         slots: as many words as out's count.
         token_pool_LP: int32, each lane's tokens.
@@ -143,6 +150,7 @@ def begin_step(
         out.input_ids_B,
         out.slot_mapping_B,
         out.seq_lens_B,
+        out.told_2,
         *(slots.slots_NW.stride(0), token_pool_LP.stride(0), block_table_LM.stride(0)),
         num_rows,
         len(slots.slots_NW),
@@ -162,7 +170,7 @@ def begin_step_ref(
     *,
     out: StepRows,
 ) -> None:
-    """Do what begin_step does, in plain PyTorch."""
+    """Do what begin_step does, in plain PyTorch, and keep no begin."""
     num_rows, num_words = len(out.input_ids_B), len(out.words_W)
     stride = (num_words - NUM_LAST_WORDS) // NUM_PARTS
     words_W = slots.slots_NW[int(slots.turns_2[0]), :num_words]
@@ -172,7 +180,8 @@ def begin_step_ref(
         words_W[part * stride : part * stride + num_rows] for part in (2, 3, 4)
     )
     cells_C.scatter_(0, append_cells_A, block_ids_A)
-    out.words_W.copy_(words_W)
+    out.words_W[:-NUM_LAST_WORDS] = words_W[:-NUM_LAST_WORDS]
+    out.told_2[0] = words_W[-NUM_LAST_WORDS:].view(torch.int64)[0]
     prepared = prepare_tokens_ref(lanes_B, positions_B, token_pool_LP, block_table_LM, block_size)
     for written, made in zip((out.input_ids_B, out.slot_mapping_B), prepared, strict=True):
         written.copy_(made)
@@ -195,6 +204,7 @@ def _check(
         ("input_ids", out.input_ids_B, torch.int32, (num_rows,)),
         ("slot_mapping", out.slot_mapping_B, torch.int64, (num_rows,)),
         ("seq_lens", out.seq_lens_B, torch.int32, (num_rows,)),
+        ("told", out.told_2, torch.int64, (2,)),
         ("block_table", block_table_LM, torch.int32, (len(token_pool_LP), block_table_LM.shape[1])),
         ("cells", cells_C, torch.int32, cells_C.shape),
     ):

@@ -17,6 +17,7 @@ from kernels.edit_logits import edit_logits
 from kernels.filter_threshold import rank_candidates_kernel
 from kernels.logit_summary import LogitSummary
 from kernels.sampler_tables import LaneSampling, SamplerFlavour, SamplerWorkspace
+from kernels.step_times import mark_end
 from kernels.top_logprobs import top_logprobs
 
 CHUNKS_AT_ONCE = 8
@@ -38,7 +39,7 @@ def sample_decode(
     workspace: SamplerWorkspace,
     out_logprob_ids_BK: torch.Tensor | None = None,
     out_logprobs_BK: torch.Tensor | None = None,
-    told_1: torch.Tensor | None = None,
+    told_2: torch.Tensor | None = None,
     is_summarized: bool = False,
     is_dependent: bool = False,
 ) -> None:
@@ -55,7 +56,7 @@ def sample_decode(
         workspace: for at least B rows, allocated for this flavour or a higher one.
         out_logprob_ids_BK: int32, K = 21: the drawn token, then as many of the likeliest as the row asks for.
         out_logprobs_BK: float32, their log-probabilities in the model's own distribution.
-        told_1: int64: the address of int32 memory that tokens are written to as well.
+        told_2: int64: where tokens and the step's times are told, as kernels.step_times has it.
         is_summarized: the kernel that computed the logits has written what summarize tells it to.
         is_dependent: let kernels start while the one before runs, where the device can. They read lanes,
             positions and tables at once: what wrote those must have ended before it began.
@@ -66,7 +67,7 @@ def sample_decode(
     tensors = (logits_BV, lanes_B, positions_B, token_pool_LP, out_token_ids_B)
     _check(*tensors, workspace)
     is_dependent = is_dependent and can_depend(logits_BV.device)
-    rows = _Rows(*tensors, told_1, flavour, is_summarized=is_summarized, is_dependent=is_dependent)
+    rows = _Rows(*tensors, told_2, flavour, is_summarized=is_summarized, is_dependent=is_dependent)
     if rows.has_edits:
         edit_logits(logits_BV, lanes_B, positions_B, tables, token_pool_LP, workspace)
     if not is_summarized:
@@ -112,7 +113,7 @@ class _Rows:
     positions_B: torch.Tensor
     token_pool_LP: torch.Tensor
     out_token_ids_B: torch.Tensor
-    told_1: torch.Tensor | None
+    told_2: torch.Tensor | None
     flavour: SamplerFlavour
     is_summarized: bool
     is_dependent: bool
@@ -197,7 +198,7 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         workspace.candidate_ids_RN,
         rows.token_pool_LP,
         rows.out_token_ids_B,
-        rows.told_1,
+        rows.told_2,
         rows.logits_BV.stride(0),
         rows.token_pool_LP.stride(0),
         vocab_size,
@@ -232,7 +233,7 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         workspace.chunk_list_RC,
         rows.token_pool_LP,
         rows.out_token_ids_B,
-        rows.told_1,
+        rows.told_2,
         rows.logits_BV.stride(0),
         rows.token_pool_LP.stride(0),
         vocab_size,
@@ -249,12 +250,11 @@ def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
 
 
 def _tell_logprobs(
-    rows: _Rows,
-    tables: LaneSampling,
-    workspace: SamplerWorkspace,
-    outs: tuple[torch.Tensor, torch.Tensor],
+    rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace, outs: tuple[torch.Tensor, torch.Tensor]
 ) -> None:
     top_logprobs(rows.logits_BV, rows.lanes_B, rows.out_token_ids_B, tables, workspace, *outs)
+    if rows.told_2 is not None:
+        mark_end(rows.told_2)
 
 
 def _chunks_per_program(num_rows: int) -> int:

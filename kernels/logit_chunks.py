@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
+from kernels.step_times import tell_times
 
 HIGHEST_LOGIT = tl.constexpr(1e18)
 LOWEST_LOGIT = tl.constexpr(-1e18)
@@ -115,8 +116,14 @@ def measure_kept(
 
 @triton.jit
 def write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride):
-    """Write a drawn token to the row's output, where it is told, and to its lane's tokens."""
+    """Write a drawn token to the row's output, where it is told, and to its lane's tokens.
+
+    With the first row's token the step's times are told; what other rows take longer is seen as idle time.
+    """
     tl.store(out_ptr + row, token)
     if told_ptr is not None:
-        tl.store(tl.load(told_ptr).to(tl.pointer_type(tl.int32)) + row, token)
+        address, begin = tl.load(told_ptr), tl.load(told_ptr + 1)
+        tl.store(address.to(tl.pointer_type(tl.int32)) + row, token)
+        if row == 0:
+            tell_times(told_ptr, address, begin)
     tl.store(token_pool_ptr + lane.to(tl.int64) * token_pool_stride + position + 1, token)

@@ -176,7 +176,7 @@ def sample_decode_shared(
     first_id: int,
     all_gather: Callable[[torch.Tensor], torch.Tensor],
     is_drawn: bool,
-    told_1: torch.Tensor | None = None,
+    told_2: torch.Tensor | None = None,
 ) -> None:
     """Draw a token a row, the same on all ranks; write it to the output and to the lane's tokens.
 
@@ -190,7 +190,7 @@ def sample_decode_shared(
         first_id: the token id of the first column.
         all_gather: returns a contiguous tensor of every rank, in a new first dimension.
         is_drawn: False takes the likeliest tokens, whatever temperatures say.
-        told_1: int64: the address of int32 memory that tokens are written to as well.
+        told_2: int64: where tokens and the step's times are told, as kernels.step_times has it.
     """
     own_B4 = _own_candidates(logits_BV, lanes_B, positions_B, tables, first_id=first_id, is_drawn=is_drawn)
     candidates_GB4 = all_gather(own_B4)
@@ -202,7 +202,7 @@ def sample_decode_shared(
         tables.temperature_L,
         token_pool_LP,
         out_token_ids_B,
-        told_1,
+        told_2,
         candidates_GB4.stride(0),
         token_pool_LP.stride(0),
         num_ranks,

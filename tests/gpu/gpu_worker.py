@@ -14,6 +14,7 @@ from model.config import read_model_config
 from model.load import load_model
 from tests.worker_steps import admission, int32, sampling, step
 from worker_svc.batch.checks import TableLimits
+from worker_svc.batch.step import StepResult
 from worker_svc.runner.kv_cache import allocate_kv_caches
 from worker_svc.runner.step_executor import StepExecutor
 
@@ -69,16 +70,17 @@ class Epoch:
     def __post_init__(self) -> None:
         self.executor.start_epoch()
 
-    def run(self, *rows: tuple[int, int, bool], **more: Any) -> None:
+    def run(self, *rows: tuple[int, int, bool], **more: Any) -> StepResult:
         """Run one step of (lane, number of tokens, samples) and note each lane's token."""
         self.step_id += 1
-        sampled = self.executor.launch(step(self.step_id, rows, **more)).finish().sampled
+        result = self.executor.launch(step(self.step_id, rows, **more)).finish()
         lanes = [lane for lane, _, samples in rows if samples]
-        for lane, token_id in zip(lanes, sampled.token_ids.tolist(), strict=True):
+        for lane, token_id in zip(lanes, result.sampled.token_ids.tolist(), strict=True):
             self.outputs.setdefault(lane, []).append(token_id)
+        return result
 
-    def prefill(self, lane: int, prompt: list[int], **params: Any) -> None:
-        """Admit a lane and compute its prompt in a step of its own."""
+    def prefill(self, lane: int, prompt: list[int], *, num_first: int = 0, **params: Any) -> list[StepResult]:
+        """Admit a lane and compute its prompt in a step of its own, after one of its first tokens."""
         admitted = admission(
             lane,
             token_ids=int32(prompt),
@@ -87,7 +89,10 @@ class Epoch:
             max_total_tokens=LANE_TOKENS,
             sampling=sampling(**params),
         )
-        self.run((lane, len(prompt), True), admissions=(admitted,))
+        rest = (lane, len(prompt) - num_first, True)
+        if num_first:
+            return [self.run((lane, num_first, False), admissions=(admitted,)), self.run(rest)]
+        return [self.run(rest, admissions=(admitted,))]
 
     def decode(self, lanes: list[int], num_steps: int = 1) -> None:
         """Decode these lanes together, each step launched before the last one's tokens are read."""

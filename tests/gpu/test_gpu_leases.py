@@ -25,7 +25,7 @@ PAUSE_SECONDS = 0.5
 def _prefilled(executor: Any, stop_ids: dict[int, int]) -> Epoch:
     epoch = Epoch(executor)
     for lane in LANES:
-        ends = {"stop_token_ids": int32([stop_ids[lane]])} if lane in stop_ids else {}
+        ends: dict[str, Any] = {"stop_token_ids": int32([stop_ids[lane]])} if lane in stop_ids else {}
         epoch.prefill(lane, PROMPTS[lane], seed=lane + 1, **SEEDED, **ends)
     return epoch
 
@@ -79,3 +79,23 @@ def test_the_device_is_idle_after_a_step_that_only_releases_a_lane(
     result = executor.launch(step(epoch.step_id + 2, rows)).finish()
     assert 0 < result.busy_time_ns < 1e9 * PAUSE_SECONDS / 2
     assert result.idle_time_ns > 1e9 * PAUSE_SECONDS / 2
+
+
+def test_steps_with_prompts_and_without_are_timed_by_one_clock(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    executor, _ = make_worker(checkpoint_folder("qwen3_gqa3"), batch_sizes=(9,), has_graphs=True)
+    epoch = _prefilled(executor, {})
+    results = []
+    for lane, num_first in ((1, 0), (3, 5), (5, 5)):
+        epoch.decode(LANES, 2)
+        time.sleep(PAUSE_SECONDS)
+        *before, result = epoch.prefill(lane, PROMPTS[0] + [7] * 6, num_first=num_first)
+        # A step that samples nothing is part of the next.
+        assert [(one.busy_time_ns, one.idle_time_ns) for one in before] == [(0, 0)] * (num_first > 0)
+        time.sleep(PAUSE_SECONDS)
+        results += [result, epoch.run(*((lane, 1, True) for lane in LANES))]
+    # What is captured first takes its time.
+    for result in results[2:]:
+        assert 0 < result.busy_time_ns < 1e9 * PAUSE_SECONDS / 2
+        assert 1e9 * PAUSE_SECONDS / 2 < result.idle_time_ns < 2e9 * PAUSE_SECONDS

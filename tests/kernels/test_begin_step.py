@@ -57,6 +57,7 @@ def _rows(num_rows: int, device: str) -> StepRows:
         input_ids_B=rows(torch.int32),
         slot_mapping_B=rows(torch.int64),
         seq_lens_B=rows(torch.int32),
+        told_2=torch.zeros(2, dtype=torch.int64, device=device),
     )
 
 
@@ -78,7 +79,8 @@ def test_rows_and_padding_by_hand(device: str) -> None:
     assert out.input_ids_B.tolist() == [1234, 0, 8, 0]
     assert out.slot_mapping_B.tolist() == [99 * BLOCK_SIZE + 1, -1, 3 * BLOCK_SIZE, -1]
     assert out.seq_lens_B.tolist() == [18, 0, 1, 0]
-    assert out.words_W[12:].tolist() == [5, -1, 0, -1, 17, 0, 0, -4, 0, 1, 2, 3, 77, 0, 0, 0]
+    assert out.words_W[12:-4].tolist() == [5, -1, 0, -1, 17, 0, 0, -4, 0, 1, 2, 3]
+    assert out.told_2[0] == 77
     assert table_LM[[5, 7], [1, 2]].tolist() == [99, 55]
 
 
@@ -102,6 +104,7 @@ def test_any_number_of_rows_and_appended_blocks(device: str, num_rows: int) -> N
     for name in ("input_ids_B", "slot_mapping_B", "seq_lens_B"):
         assert torch.equal(getattr(out, name), getattr(expected, name))
     assert torch.equal(tables[1], expected_tables[1])
+    assert out.told_2[0] == expected.told_2[0] == 77
     assert (out.slot_mapping_B >= 5000 * BLOCK_SIZE).any()
 
 
@@ -113,9 +116,29 @@ def test_steps_of_any_size_take_turns(device: str) -> None:
     for size in (1, 40, 17, 1, 40):
         out = _rows(size, device)
         begin_step(slots, *tables, BLOCK_SIZE, out=out)
-        assert out.words_W[-4:].tolist() == [100 + size, 0, 0, 0]
+        assert out.told_2[0] == 100 + size
         assert out.seq_lens_B.tolist() == [1] * size
     assert slots.turns_2.tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(
+    ("address", "kept", "begins"), [(77, 0, "now"), (77, 55, "before"), (0, 0, "never"), (0, 55, "before")]
+)
+def test_a_step_that_is_told_begins_unless_it_has(device: str, address: int, kept: int, begins: str) -> None:
+    tables = _tables(device)
+    appends = [(len(tables[2]) - 1, 0)] * 40
+    out = _rows(40, device)
+    out.told_2[1] = kept
+    begin_step(
+        _slots([_words([3] * 40, [0] * 40, appends, address=address)], device), *tables, BLOCK_SIZE, out=out
+    )
+    told, begin = out.told_2.tolist()
+    assert told == address
+    if begins == "now":
+        # The interpreter's clock stands at 1.
+        assert begin > 0
+    else:
+        assert begin == {"before": 55, "never": 0}[begins]
 
 
 def test_slots_past_two_to_the_31_do_not_wrap(device: str) -> None:

@@ -16,7 +16,7 @@ def test_steps_are_staged_after_one_that_could_not_be() -> None:
         device=torch.device("cpu"),
         tables=SimpleNamespace(shape=TableShape(num_columns=3, spare_cell=6)),
     )
-    steps = DecodeStep(parts)
+    steps = DecodeStep(parts, told_2=torch.zeros(2, dtype=torch.int64))
     wrong: Any = SimpleNamespace(num_rows=1, appends=SimpleNamespace(block_ids=()), is_decode=False)
     for _ in range(2):
         with pytest.raises(AssertionError, match="only decode rows"):

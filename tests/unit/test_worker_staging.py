@@ -1,5 +1,6 @@
 """Staged uploads and downloads, with events that tell when they were waited for."""
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 import torch
 
 from worker_svc.runner.cell_writer import CellWrite, CellWriter, row_write
+from worker_svc.runner.device_times import DeviceTimes, StepTimes
 from worker_svc.runner.packed_upload import Arrays, PackedUpload, RepeatedUpload, packed_starts
-from worker_svc.runner.results import DeviceLogprobs, EmptyStep, ResultRing
+from worker_svc.runner.results import DeviceLogprobs, DownloadingStep, EmptyStep, ResultRing
 from worker_svc.runner.staging import StagingRing
 
 
@@ -146,6 +148,30 @@ def test_tokens_that_were_read_do_not_change_with_a_later_step() -> None:
     tokens = ring.download(torch.tensor([7], dtype=torch.int32), None).wait().token_ids
     ring.download(torch.tensor([9], dtype=torch.int32), None)
     assert tokens.tolist() == [7]
+
+
+def test_times_stand_in_front_of_the_tokens() -> None:
+    """Where the device writes them, by the tokens' address."""
+    buffer = ResultRing(1, 3, device=cpu()).take()
+    memory = (ctypes.c_int64 * 2).from_address(buffer.address - 16)
+    memory[:] = [1000, 1 << 40]
+    assert buffer.begin_and_end.tolist() == [1000, 1 << 40]
+    assert buffer.words.tolist() == [0, 0, 0]
+
+
+def test_a_step_tells_how_long_it_took_and_what_passed_since_the_one_before() -> None:
+    ring, times = ResultRing(2, 3, device=cpu()), StepTimes()
+    told = []
+    for begin_and_end in ([1000, 1500], [1600, 2600], [2600, 2601]):
+        buffer = ring.take()
+        buffer.begin_and_end[:] = begin_and_end
+        step = DownloadingStep(buffer=buffer, num_rows=0, logprobs=None, times=times)
+        told.append(step.device_times())
+    assert told == [
+        DeviceTimes(busy_ns=500, idle_ns=0),
+        DeviceTimes(busy_ns=1000, idle_ns=100),
+        DeviceTimes(busy_ns=1, idle_ns=0),
+    ]
 
 
 def test_logprobs_are_each_rows_own_entries() -> None:

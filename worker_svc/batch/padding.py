@@ -7,7 +7,7 @@ B up to a multiple of four, so that each part starts at 16 bytes and kernels nee
     | cells of appended blocks (2 S: int64) | their ids (S) | lanes (S) | positions (S) | order (S) | last (4)
 
 in int32 words; the order is that of the rows by their length, longest first, padding last. The last words
-begin with an address (int64): where the step's tokens are to be told.
+begin with an address (int64), of where the step's tokens and times are to be told, and are filled up.
 """
 
 from bisect import bisect_left
@@ -103,7 +103,7 @@ class DecodeWords:
 
         Args:
             batch: the step's.
-            told_address: of memory that the device writes each row's token to.
+            told_address: of memory that the device writes each row's token to; in front go the step's times.
         """
         num_live, appends = batch.num_rows, batch.appends
         num_appended = len(appends.block_ids)

@@ -29,16 +29,16 @@ class DecodeInputs:
     lanes_B: torch.Tensor
     positions_B: torch.Tensor
     order_B: torch.Tensor
-    told_1: torch.Tensor
-    """int64: the address that tokens are told to."""
 
 
 class DecodeStep:
     """Decode steps of every batch size, over one memory."""
 
-    def __init__(self, parts: StepParts) -> None:
+    def __init__(self, parts: StepParts, *, told_2: torch.Tensor) -> None:
+        """Allocate; told_2 is that of all steps, as kernels.step_times has it."""
         max_rows, device = parts.limits.max_num_seqs, parts.device
         self._parts = parts
+        self._told_2 = told_2
         num_words = DecodeLayout(num_rows=max_rows).num_words
         self._inbox = StepInbox(num_words, device=device)
         self._words_W = torch.zeros(num_words, dtype=torch.int32, device=device)
@@ -55,7 +55,7 @@ class DecodeStep:
         Args:
             num_rows: padded.
             batch: the step's.
-            told_address: of memory for each row's token, which the device reaches.
+            told_address: of memory for each row's token, which the device reaches, and for the step's times.
         """
         buffer = self._inbox.take()
         words = self._words.get((buffer, num_rows))
@@ -97,7 +97,7 @@ class DecodeStep:
             lanes_R=inputs.lanes_B,
             positions_R=inputs.positions_B,
             out_R=parts.token_ids_R[:num_rows],
-            told_1=inputs.told_1,
+            told_2=self._told_2,
         )
         is_summarized = parts.decoder.decode(
             self._model_step(inputs),
@@ -141,9 +141,9 @@ class DecodeStep:
                 input_ids_B=self._input_ids_B[:num_rows],
                 slot_mapping_B=self._slot_mapping_B[:num_rows],
                 seq_lens_B=self._seq_lens_B[:num_rows],
+                told_2=self._told_2,
             ),
             lanes_B=lanes_B,
             positions_B=positions_B,
             order_B=order_B,
-            told_1=words_W[6 * stride :].view(torch.int64)[:1],
         )

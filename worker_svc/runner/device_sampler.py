@@ -47,8 +47,8 @@ class SampledRows:
     """int32: of the row's last known token."""
     out_R: torch.Tensor
     """int32, written: the tokens."""
-    told_1: torch.Tensor | None = None
-    """int64: the address of int32 memory that tokens are written to as well."""
+    told_2: torch.Tensor | None = None
+    """int64: where tokens and the step's times are told, as kernels.step_times has it."""
 
 
 class DeviceSampler:
@@ -134,7 +134,7 @@ class DeviceSampler:
                 sample_decode_shared(
                     *(logits_RV, rows.lanes_R, rows.positions_R, self._tables, self._token_pool_LP),
                     rows.out_R,
-                    told_1=rows.told_1,
+                    told_2=rows.told_2,
                     first_id=vocabulary.first_id,
                     all_gather=vocabulary.all_gather,
                     is_drawn=flavour == SamplingFlavour.DRAWN,
@@ -146,7 +146,7 @@ class DeviceSampler:
             *(logits_RV, rows.lanes_R, rows.positions_R, self._tables, self._token_pool_LP, rows.out_R),
             flavour=_SAMPLER_FLAVOURS[flavour],
             workspace=self._workspace,
-            told_1=rows.told_1,
+            told_2=rows.told_2,
             is_summarized=is_summarized,
             is_dependent=vocabulary is None,
             out_logprob_ids_BK=self.logprob_ids_RK[:num_rows] if is_full else None,

@@ -10,13 +10,13 @@ from functools import partial
 
 import torch
 
+from kernels.step_times import mark_begin, mark_end
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.padding import choose_batch_size
 from worker_svc.batch.step import Admission, Int32Array
 from worker_svc.runner.cuda_graphs import CudaGraphs, OnProgress
 from worker_svc.runner.decode_step import DecodeStep
-from worker_svc.runner.device_times import EventClock, StepTiming
 from worker_svc.runner.interface import LaunchedStep
 from worker_svc.runner.lane_admissions import LaneAdmissions
 from worker_svc.runner.mixed_step import MixedStep
@@ -48,12 +48,14 @@ class FusedModelRunner:
         self._parts = parts
         self._batch_sizes = batch_sizes
         self._admissions = LaneAdmissions(parts)
-        self._decode = DecodeStep(parts)
+        self._told_2 = torch.zeros(2, dtype=torch.int64, device=parts.device)
+        """As kernels.step_times has it."""
+        self._decode = DecodeStep(parts, told_2=self._told_2)
         self._mixed = MixedStep(parts, self._admissions, has_graphs=has_graphs)
         self._results = ResultRing(NUM_RESULT_BUFFERS, parts.limits.max_num_seqs, device=parts.device)
         self._token_ids: dict[int, torch.Tensor] = {}
         """First rows of what the last step sampled, kept: slicing takes 2 us."""
-        self._clock = EventClock(NUM_RESULT_BUFFERS) if parts.device.type == "cuda" else None
+        self._has_clock = parts.device.type == "cuda"
         self._graphs: CudaGraphs[tuple[int, SamplingFlavour]] | None = None
         """By batch size and flavour."""
         if has_graphs:
@@ -65,13 +67,11 @@ class FusedModelRunner:
         What is common, a decode step that was captured, goes without inference mode: it takes 4 us to
         enter, and two copies need none.
         """
-        if self._clock is not None and batch.num_rows:
-            # Not where lanes are only released: until the next step has rows the device has nothing to do.
-            self._clock.begin()
         if batch.is_decode:
             num_rows = choose_batch_size(batch.num_rows, self._batch_sizes)
             if len(batch.appends) <= num_rows:
                 if admissions:
+                    self._begin()
                     self._admit(admissions)
                 return self._launch_decode(batch, num_rows)
         return self._launch_mixed(batch, admissions)
@@ -82,6 +82,9 @@ class FusedModelRunner:
 
     @torch.inference_mode()
     def _launch_mixed(self, batch: InputBatch, admissions: tuple[Admission, ...]) -> LaunchedStep:
+        if batch.num_rows:
+            # Not where lanes are only released: until the next step has rows the device has nothing to do.
+            self._begin()
         self._parts.tables.append(batch.appends)
         if batch.num_rows == 0:
             self._admissions.write(admissions)
@@ -122,7 +125,7 @@ class FusedModelRunner:
         self._decode.launched()
         counts = batch.num_logprobs_plus_one if flavour == SamplingFlavour.FULL else None
         logprobs = self._logprobs(batch.num_rows, counts)
-        return self._results.close(result, logprobs, num_rows=batch.num_rows, timing=self._end_timing())
+        return self._results.close(result, logprobs, num_rows=batch.num_rows)
 
     @torch.inference_mode()
     def _capture(self, num_rows: int, flavour: SamplingFlavour) -> None:
@@ -134,12 +137,14 @@ class FusedModelRunner:
 
     def _download(self, num_rows: int, counts: Int32Array | None) -> LaunchedStep:
         """Queue the copy of the tokens, and of the log-probabilities where they were computed and asked."""
-        logprobs, timing = self._logprobs(num_rows, counts), self._end_timing()
+        logprobs, result = self._logprobs(num_rows, counts), self._results.take()
+        if self._has_clock:
+            mark_end(self._told_2, result.tensor_R)
         # Copying up to a captured size keeps the number of slices small.
         size = choose_batch_size(num_rows, self._batch_sizes)
         if size not in self._token_ids:
             self._token_ids[size] = self._parts.token_ids_R[:size]
-        return self._results.download(self._token_ids[size], logprobs, num_rows=num_rows, timing=timing)
+        return self._results.download(self._token_ids[size], logprobs, num_rows=num_rows, into=result)
 
     def _logprobs(self, num_rows: int, counts: Int32Array | None) -> DeviceLogprobs | None:
         if counts is None or not counts.any():
@@ -151,6 +156,7 @@ class FusedModelRunner:
             values_RK=sampler.logprobs_RK[:num_rows],
         )
 
-    def _end_timing(self) -> StepTiming | None:
-        """Mark the step's end before what brings its result: who waits for that may then read the mark."""
-        return None if self._clock is None else self._clock.end()
+    def _begin(self) -> None:
+        """Tell when the step begins; begin_step tells it of decode steps."""
+        if self._has_clock:
+            mark_begin(self._told_2)

@@ -1,6 +1,7 @@
 """Sampled tokens on their way to the host: copied behind the step that made them, read when there.
 
-Waits for one step's copy only, never for the device. Knows nothing about sampling.
+With them come the times at which the step began and ended on the device. Waits for one step's copy only,
+never for the device. Knows nothing about sampling.
 Legend: R sampling rows, K log-probabilities of a row.
 """
 
@@ -10,9 +11,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from worker_svc.batch.step import Int32Array, Logprobs, SampledTokens
-from worker_svc.runner.device_times import DeviceTimes, StepTiming
+from worker_svc.batch.step import Int32Array, Int64Array, Logprobs, SampledTokens
+from worker_svc.runner.device_times import DeviceTimes, StepTimes
 from worker_svc.runner.staging import Event, make_event
+
+_NUM_TIME_WORDS = 4
+"""Two int64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,17 +48,19 @@ class DeviceLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResultBuffer:
-    """Host memory that the device copies tokens to."""
+    """Host memory that the device copies tokens to; in front of them it writes the step's times."""
 
     tensor_R: torch.Tensor
     words: Int32Array
     """The same memory."""
+    begin_and_end: Int64Array
+    """In ns, by the device's clock; 16 bytes in front of the tokens."""
     event: Event
     slices: dict[int, torch.Tensor] = field(default_factory=dict)
 
     @property
     def address(self) -> int:
-        """Where the device may write tokens, int32, by itself."""
+        """Where the device may write tokens, int32, by itself; begin and end in front of it."""
         return self.tensor_R.data_ptr()
 
     def slice_of(self, num_rows: int) -> torch.Tensor:
@@ -71,11 +77,12 @@ class DownloadingStep:
     buffer: ResultBuffer
     num_rows: int
     logprobs: DeviceLogprobs | None
-    timing: StepTiming | None = None
+    times: StepTimes | None
+    """Of the device's clock; None where it has none."""
 
     def device_times(self) -> DeviceTimes | None:
-        """Read the events around the step; see LaunchedStep."""
-        return None if self.timing is None else self.timing.read()
+        """Tell the times that the device wrote; see LaunchedStep."""
+        return None if self.times is None else self.times.of(*self.buffer.begin_and_end.tolist())
 
     def wait(self) -> SampledTokens:
         """Wait for this step's copies; see LaunchedStep."""
@@ -103,7 +110,7 @@ class EmptyStep:
         """Wait for nothing."""
 
     def device_times(self) -> DeviceTimes:
-        """Tell nothing: what it takes is part of the next step; see EventClock."""
+        """Tell nothing: what it takes is part of the next step; see kernels.step_times."""
         return DeviceTimes(busy_ns=0, idle_ns=0)
 
 
@@ -123,6 +130,7 @@ class ResultRing:
     ) -> None:
         self._buffers = [_make_buffer(num_rows, device, new_event) for _ in range(num_buffers)]
         self._next = 0
+        self._times = StepTimes() if device.type == "cuda" else None
 
     def download(
         self,
@@ -130,7 +138,7 @@ class ResultRing:
         logprobs: DeviceLogprobs | None,
         *,
         num_rows: int | None = None,
-        timing: StepTiming | None = None,
+        into: ResultBuffer | None = None,
     ) -> DownloadingStep:
         """Queue the copy of a step's tokens behind what is queued now.
 
@@ -139,12 +147,12 @@ class ResultRing:
             logprobs: Of its rows.
             num_rows: How many of its rows are told; all where None. Of padded steps there are few lengths
                 of ``token_ids_R``, whose slices are kept.
-            timing: Marks in the queue around the step.
+            into: What was taken for the step; None takes the next buffer.
         """
-        buffer = self.take()
+        buffer = self.take() if into is None else into
         buffer.slice_of(len(token_ids_R)).copy_(token_ids_R, non_blocking=True)
         num_rows = len(token_ids_R) if num_rows is None else num_rows
-        return self.close(buffer, logprobs, num_rows=num_rows, timing=timing)
+        return self.close(buffer, logprobs, num_rows=num_rows)
 
     def take(self) -> ResultBuffer:
         """Return the next buffer, for a step that writes its tokens there itself."""
@@ -153,24 +161,25 @@ class ResultRing:
         return buffer
 
     def close(
-        self,
-        buffer: ResultBuffer,
-        logprobs: DeviceLogprobs | None,
-        *,
-        num_rows: int,
-        timing: StepTiming | None = None,
+        self, buffer: ResultBuffer, logprobs: DeviceLogprobs | None, *, num_rows: int
     ) -> DownloadingStep:
         """Queue what tells that the step's tokens are there, behind what is queued now; as download."""
         on_host = None if logprobs is None else logprobs.start_download()
         buffer.event.record()
-        return DownloadingStep(buffer=buffer, num_rows=num_rows, logprobs=on_host, timing=timing)
+        return DownloadingStep(buffer=buffer, num_rows=num_rows, logprobs=on_host, times=self._times)
 
 
 def _make_buffer(
     num_rows: int, device: torch.device, new_event: Callable[[torch.device], Event]
 ) -> ResultBuffer:
-    tensor_R = torch.zeros(num_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
-    return ResultBuffer(tensor_R=tensor_R, words=tensor_R.numpy(), event=new_event(device))
+    words_W = torch.zeros(_NUM_TIME_WORDS + num_rows, dtype=torch.int32, pin_memory=device.type == "cuda")
+    times_W, tensor_R = words_W[:_NUM_TIME_WORDS], words_W[_NUM_TIME_WORDS:]
+    return ResultBuffer(
+        tensor_R=tensor_R,
+        words=tensor_R.numpy(),
+        begin_and_end=times_W.view(torch.int64).numpy(),
+        event=new_event(device),
+    )
 
 
 def _start_download(tensor_RK: torch.Tensor) -> torch.Tensor:

@@ -17,7 +17,7 @@ from worker_svc.batch.lease import Lease
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import SampledTokens, Step, StepResult
 from worker_svc.batch.step_rows import StepRows
-from worker_svc.runner.device_times import DeviceTimes, HostClock
+from worker_svc.runner.device_times import DeviceTimes, StepTimes
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
 
 _NO_TOKENS = SampledTokens(token_ids=np.empty(0, np.int32))
@@ -32,7 +32,7 @@ class PendingStep:
     launched: LaunchedStep
     tell: Callable[[SampledTokens], SampledTokens]
     """Turns what the device sampled into what the engine is told. Called once, in order."""
-    clock: HostClock
+    host_times: StepTimes
     is_awaited: bool
     """Whether lanes were held before it: else nobody minds that the device was idle."""
     iteration: int = 0
@@ -43,7 +43,7 @@ class PendingStep:
         """Wait for the step's tokens."""
         sampled = self.tell(self.launched.wait())
         end_time_ns = time.perf_counter_ns()
-        times = self.launched.device_times() or self.clock.times(self.start_time_ns, end_time_ns)
+        times = self.launched.device_times() or self.host_times.of(self.start_time_ns, end_time_ns)
         return StepResult(
             step_id=self.step_id,
             sampled=sampled,
@@ -80,7 +80,7 @@ class StepExecutor:
         """What steps may ask for."""
         self._table = SequenceTable(limits)
         self._runner = runner
-        self._clock = HostClock()
+        self._host_times = StepTimes()
 
     @property
     def num_steps_ahead(self) -> int:
@@ -111,7 +111,7 @@ class StepExecutor:
             start_time_ns=start_time_ns,
             launched=launched,
             tell=self._noting_ends(rows),
-            clock=self._clock,
+            host_times=self._host_times,
             is_awaited=is_awaited,
         )
 
@@ -134,7 +134,7 @@ class StepExecutor:
             start_time_ns=start_time_ns,
             launched=self._runner.launch(InputBatch(self._table, iteration.rows), ()),
             tell=iteration.told,
-            clock=self._clock,
+            host_times=self._host_times,
             is_awaited=True,
             iteration=iteration.number,
             is_last=lease.is_complete,
@@ -150,7 +150,7 @@ class StepExecutor:
             start_time_ns=time.perf_counter_ns(),
             launched=launched or NothingLaunched(),
             tell=lambda _: _NO_TOKENS,
-            clock=self._clock,
+            host_times=self._host_times,
             is_awaited=True,
             iteration=lease.num_iterations,
             num_iterations=0,
