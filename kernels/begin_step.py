@@ -16,12 +16,10 @@ import triton
 import triton.language as tl
 
 from kernels.prepare import prepare_tokens_ref, store_prepared
-from kernels.step_times import keep_begin, read_clock
+from kernels.step_times import read_clock
 
-BLOCK_B = 16
-"""Each row looks at all appended blocks."""
-BLOCK_A = 128
-NUM_WARPS = 4
+FEW_ROWS, MANY_ROWS = 64, 256
+"""Appended blocks that a row looks at at once, of which it looks at all."""
 NUM_PARTS = 6
 NUM_LAST_WORDS = 4
 """After the parts: an address, in two words, and two that fill up to 16 bytes."""
@@ -54,65 +52,61 @@ class StepRows:
 
 
 @triton.jit
-def _append(step_ptr, cells_ptr, row, own_cell, num_rows, stride, BLOCK_A: tl.constexpr):
-    """Write as many appended blocks as there are rows, and return those of the rows' own cells, else -1."""
-    is_row = row < num_rows
-    append_cells_ptr, block_ids_ptr = step_ptr.to(tl.pointer_type(tl.int64)), step_ptr + 2 * stride
-    cell = tl.load(append_cells_ptr + row, mask=is_row, other=0)
-    tl.store(cells_ptr + cell, tl.load(block_ids_ptr + row, mask=is_row, other=0), mask=is_row)
-    own_block = tl.full(row.shape, -1, tl.int32)
-    for first in range(0, num_rows, BLOCK_A):
-        place_A = first + tl.arange(0, BLOCK_A)
-        cell_A = tl.load(append_cells_ptr + place_A, mask=place_A < num_rows, other=-1)
-        block_id_A = tl.load(block_ids_ptr + place_A, mask=place_A < num_rows, other=-1)
-        is_own = cell_A[None, :] == own_cell[:, None]
-        own_block = tl.maximum(own_block, tl.max(tl.where(is_own, block_id_A[None, :], -1), 1))
-    return own_block
-
-
-@triton.jit
-def _end_turn(turns_ptr, slot, num_slots):
-    """Have the next slot's turn begin when all programs have read whose turn it is."""
-    tl.debug_barrier()
-    if tl.atomic_add(turns_ptr + 1, 1) == tl.num_programs(0) - 1:
-        tl.store(turns_ptr + 1, 0)
-        tl.store(turns_ptr, (slot + 1) % num_slots)
+def _load_appended(step_ptr, first, num_rows, stride, BLOCK_A: tl.constexpr):
+    """Return the cells and the ids of the appended blocks from the first on; -1 where there is none."""
+    place_A = first + tl.arange(0, BLOCK_A)
+    is_appended_A = place_A < num_rows
+    cell_A = tl.load(step_ptr.to(tl.pointer_type(tl.int64)) + place_A, mask=is_appended_A, other=-1)
+    return cell_A, tl.load(step_ptr + 2 * stride + place_A, mask=is_appended_A, other=-1)
 
 
 @triton.jit(do_not_specialize=["num_rows", "num_slots"])
 def begin_step_kernel(
     slots_ptr, turns_ptr, words_ptr, token_pool_ptr, cells_ptr, input_ids_ptr, slot_mapping_ptr,
     seq_lens_ptr, told_ptr, slot_stride, token_pool_stride, block_table_stride, num_rows, num_slots,
-    BLOCK_SIZE: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_A: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr, BLOCK_A: tl.constexpr, HAS_MORE: tl.constexpr,
 ):  # fmt: skip
-    """One program: BLOCK_B rows, and as many appended blocks."""
+    """One program: a row, and an appended block. Loads are under way before any of them is looked at."""
     now = read_clock()
+    row = tl.program_id(0)
+    begin = tl.load(told_ptr + 1, mask=row == 0, other=0)
     slot = tl.load(turns_ptr)
     step_ptr = slots_ptr + slot * slot_stride
     stride = tl.cdiv(num_rows, 4) * 4
-    row = tl.program_id(0) * BLOCK_B + tl.arange(0, BLOCK_B)
-    is_row = row < num_rows
-    lane = tl.load(step_ptr + 3 * stride + row, mask=is_row, other=-1)
-    position = tl.load(step_ptr + 4 * stride + row, mask=is_row, other=0)
-    order = tl.load(step_ptr + 5 * stride + row, mask=is_row, other=0)
-    tl.store(words_ptr + 3 * stride + row, lane, mask=is_row)
-    tl.store(words_ptr + 4 * stride + row, position, mask=is_row)
-    tl.store(words_ptr + 5 * stride + row, order, mask=is_row)
-    if tl.program_id(0) == 0:
-        address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)))
-        tl.store(told_ptr, address)
-        keep_begin(told_ptr, now, address != 0)
-    lane, is_live = lane.to(tl.int64), lane >= 0
-    input_id = tl.load(token_pool_ptr + lane * token_pool_stride + position, mask=is_live, other=0)
-    cell = lane * block_table_stride + position // BLOCK_SIZE
+    lane, position = tl.load(step_ptr + 3 * stride + row), tl.load(step_ptr + 4 * stride + row)
+    order = tl.load(step_ptr + 5 * stride + row)
+    append_cell = tl.load(step_ptr.to(tl.pointer_type(tl.int64)) + row)
+    append_id = tl.load(step_ptr + 2 * stride + row)
+    address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)), mask=row == 0, other=0)
+    cell_A, id_A = _load_appended(step_ptr, 0, num_rows, stride, BLOCK_A)
+    is_live = lane >= 0
+    cell = lane.to(tl.int64) * block_table_stride + position // BLOCK_SIZE
+    input_id = tl.load(
+        token_pool_ptr + lane.to(tl.int64) * token_pool_stride + position, mask=is_live, other=0
+    )
     block_id = tl.load(cells_ptr + cell, mask=is_live, other=0)
-    appended = _append(step_ptr, cells_ptr, row, cell, num_rows, stride, BLOCK_A)
+    # The program, of one warp, knows its slot; no turn ends before all do.
+    ticket = tl.atomic_add(turns_ptr + 1, 1, sem="relaxed")
+    tl.store(words_ptr + 3 * stride + row, lane)
+    tl.store(words_ptr + 4 * stride + row, position)
+    tl.store(words_ptr + 5 * stride + row, order)
+    tl.store(cells_ptr + append_cell, append_id)
+    tl.store(seq_lens_ptr + row, tl.where(is_live, position + 1, 0))
+    tl.store(told_ptr, address, mask=row == 0)
+    tl.store(told_ptr + 1, now, mask=(address != 0) & (begin == 0))
+    own_A = tl.where(cell_A == cell, id_A, -1)
+    if HAS_MORE:
+        for first in range(BLOCK_A, num_rows, BLOCK_A):
+            cell_A, id_A = _load_appended(step_ptr, first, num_rows, stride, BLOCK_A)
+            own_A = tl.maximum(own_A, tl.where(cell_A == cell, id_A, -1))
+    appended = tl.max(own_A, 0)
     block_id = tl.where(appended >= 0, appended, block_id)
     store_prepared(
-        row, is_row, is_live, position, input_id, block_id, input_ids_ptr, slot_mapping_ptr, BLOCK_SIZE
+        row, True, is_live, position, input_id, block_id, input_ids_ptr, slot_mapping_ptr, BLOCK_SIZE
     )
-    tl.store(seq_lens_ptr + row, tl.where(is_live, position + 1, 0), mask=is_row)
-    _end_turn(turns_ptr, slot, num_slots)
+    if ticket == num_rows - 1:
+        tl.store(turns_ptr + 1, 0)
+        tl.store(turns_ptr, tl.where(slot + 1 == num_slots, 0, slot + 1))
 
 
 def begin_step(
@@ -141,7 +135,7 @@ def begin_step(
     """
     _check(slots, token_pool_LP, block_table_LM, cells_C, out)
     num_rows = len(out.input_ids_B)
-    begin_step_kernel[(triton.cdiv(num_rows, BLOCK_B),)](
+    begin_step_kernel[(num_rows,)](
         slots.slots_NW,
         slots.turns_2,
         out.words_W,
@@ -155,9 +149,9 @@ def begin_step(
         num_rows,
         len(slots.slots_NW),
         BLOCK_SIZE=block_size,
-        BLOCK_B=BLOCK_B,
-        BLOCK_A=BLOCK_A,
-        num_warps=NUM_WARPS,
+        BLOCK_A=FEW_ROWS if num_rows <= FEW_ROWS else MANY_ROWS,
+        HAS_MORE=num_rows > MANY_ROWS,
+        num_warps=1,
     )
 
 

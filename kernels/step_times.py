@@ -28,13 +28,6 @@ def read_clock():
 
 
 @triton.jit
-def keep_begin(told_ptr, now, is_told):
-    """Keep now as the step's begin, unless an earlier one is kept; where nobody is told, keep nothing."""
-    begin = tl.load(told_ptr + 1)
-    tl.store(told_ptr + 1, now, mask=is_told & (begin == 0))
-
-
-@triton.jit
 def tell_times(told_ptr, address, begin):
     """Write the step's begin, if it was not told yet, and now as its end in front of the address."""
     times_ptr = (address - 16).to(tl.pointer_type(tl.int64))
@@ -47,7 +40,7 @@ def tell_times(told_ptr, address, begin):
 @triton.jit
 def mark_begin_kernel(told_ptr):
     """One program: a step's begin."""
-    keep_begin(told_ptr, read_clock(), True)
+    tl.store(told_ptr + 1, read_clock(), mask=tl.load(told_ptr + 1) == 0)
 
 
 @triton.jit

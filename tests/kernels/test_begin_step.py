@@ -108,6 +108,18 @@ def test_any_number_of_rows_and_appended_blocks(device: str, num_rows: int) -> N
     assert (out.slot_mapping_B >= 5000 * BLOCK_SIZE).any()
 
 
+@pytest.mark.parametrize("num_rows", [64, 65, 257])
+def test_a_rows_own_block_may_be_the_last_one_appended(device: str, num_rows: int) -> None:
+    tables = _tables(device)
+    appends = [(len(tables[2]) - 1, 0)] * (num_rows - 1) + [(6 * NUM_COLUMNS, 77)]
+    words_W, out = (
+        _words([6] + [-1] * (num_rows - 1), [2] + [0] * (num_rows - 1), appends),
+        _rows(num_rows, device),
+    )
+    begin_step(_slots([words_W], device), *tables, BLOCK_SIZE, out=out)
+    assert out.slot_mapping_B.tolist() == [77 * BLOCK_SIZE + 2] + [-1] * (num_rows - 1)
+
+
 def test_steps_of_any_size_take_turns(device: str) -> None:
     tables = _tables(device)
     spare = len(tables[2]) - 1
