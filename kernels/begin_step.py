@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from kernels.dependent_launch import can_depend, gdc_launch_dependents
 from kernels.prepare import prepare_tokens_ref, store_prepared
 from kernels.step_times import read_clock
 
@@ -52,6 +53,15 @@ class StepRows:
 
 
 @triton.jit
+def _load_row(step_ptr, row, stride):
+    """Return a row's lane, position and order, and the cell and the id of an appended block."""
+    cell = tl.load(step_ptr.to(tl.pointer_type(tl.int64)) + row)
+    row_ptr = step_ptr + 2 * stride + row
+    lane, position = tl.load(row_ptr + stride), tl.load(row_ptr + 2 * stride)
+    return lane, position, tl.load(row_ptr + 3 * stride), cell, tl.load(row_ptr)
+
+
+@triton.jit
 def _load_appended(step_ptr, first, num_rows, stride, BLOCK_A: tl.constexpr):
     """Return the cells and the ids of the appended blocks from the first on; -1 where there is none."""
     place_A = first + tl.arange(0, BLOCK_A)
@@ -65,18 +75,18 @@ def begin_step_kernel(
     slots_ptr, turns_ptr, words_ptr, token_pool_ptr, cells_ptr, input_ids_ptr, slot_mapping_ptr,
     seq_lens_ptr, told_ptr, slot_stride, token_pool_stride, block_table_stride, num_rows, num_slots,
     BLOCK_SIZE: tl.constexpr, BLOCK_A: tl.constexpr, HAS_MORE: tl.constexpr,
+    LETS_NEXT_START: tl.constexpr,
 ):  # fmt: skip
     """One program: a row, and an appended block. Loads are under way before any of them is looked at."""
+    if LETS_NEXT_START:
+        gdc_launch_dependents()
     now = read_clock()
     row = tl.program_id(0)
     begin = tl.load(told_ptr + 1, mask=row == 0, other=0)
     slot = tl.load(turns_ptr)
     step_ptr = slots_ptr + slot * slot_stride
     stride = tl.cdiv(num_rows, 4) * 4
-    lane, position = tl.load(step_ptr + 3 * stride + row), tl.load(step_ptr + 4 * stride + row)
-    order = tl.load(step_ptr + 5 * stride + row)
-    append_cell = tl.load(step_ptr.to(tl.pointer_type(tl.int64)) + row)
-    append_id = tl.load(step_ptr + 2 * stride + row)
+    lane, position, order, append_cell, append_id = _load_row(step_ptr, row, stride)
     address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)), mask=row == 0, other=0)
     cell_A, id_A = _load_appended(step_ptr, 0, num_rows, stride, BLOCK_A)
     is_live = lane >= 0
@@ -120,7 +130,8 @@ def begin_step(
 ) -> None:
     """Take the words whose turn it is, append their blocks, and write each row's id, KV slot and length.
 
-    The step begins by it, where it has an address to tell to and has not begun yet.
+    The step begins by it, where it has an address to tell to and has not begun yet. Starts when all before it
+    has ended; lets the next kernel start at once, which must not let others start before this one has ended.
 
     Args:
         slots: as many words as out's count.
@@ -151,6 +162,7 @@ def begin_step(
         BLOCK_SIZE=block_size,
         BLOCK_A=FEW_ROWS if num_rows <= FEW_ROWS else MANY_ROWS,
         HAS_MORE=num_rows > MANY_ROWS,
+        LETS_NEXT_START=can_depend(out.input_ids_B.device),
         num_warps=1,
     )
 

@@ -176,12 +176,11 @@ class FusedDecoder:
         stream = ResidualStream(work, ranks=ranks, eps=self.config.rms_norm_eps)
         is_squared = self._layers[0].qkv.way(num_tokens, ROW_LIMITS.qkv) is Way.TILED and ranks.size == 1
         embed_rows(
-            step.input_ids_T,
-            self._embedding_VE,
-            stream.work.residual_TE,
+            *(step.input_ids_T, self._embedding_VE, stream.work.residual_TE),
             first_id=self._vocabulary.start,
             num_ids=len(self._vocabulary),
             squares_TJ=stream.take_squares() if is_squared else None,
+            is_dependent=step.is_decode,
         )
         if ranks.size > 1:
             ranks.all_reduce(stream.work.residual_TE)
