@@ -27,6 +27,7 @@ from kernels.logit_chunks import (
     NO_ID,
     SMALLEST_TEMPERATURE,
     clamp_logits,
+    load_address,
     load_logits,
     load_maxima,
     measure_kept,
@@ -114,6 +115,8 @@ def draw_kernel(
     if lane < 0:
         wait_for_inputs(PDL)
         return
+    # Behind the token it would come 0.4 us later.
+    address = load_address(told_ptr)
     position = tl.load(positions_ptr + row)
     temperature, top_k, top_p, min_p = 0.0, 0, 1.0, 0.0
     key = tl.zeros((), tl.uint64)
@@ -147,7 +150,7 @@ def draw_kernel(
         ids = first * CHUNK + tl.arange(0, CHUNK)
         logits = load_logits(raw_ptr, edited_row_ptr, is_edited, ids, ids < V, HAS_EDITS)
         token = tl.min(tl.where(logits == maximum, ids, NO_ID), 0)
-    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
+    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address)
 
 
 @triton.jit

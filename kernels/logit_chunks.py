@@ -115,14 +115,25 @@ def measure_kept(
 
 
 @triton.jit
-def write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride):
+def load_address(told_ptr):
+    """Return where tokens are told; 0 where they are not."""
+    return tl.full((), 0, tl.int64) if told_ptr is None else tl.load(told_ptr)
+
+
+@triton.jit
+def write_token(
+    token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address=None
+):  # fmt: skip
     """Write a drawn token to the row's output, where it is told, and to its lane's tokens.
 
-    With the first row's token the step's times are told; what other rows take longer is seen as idle time.
+    The address is load_address', where that was called before. With the first row's token the step's times
+    are told; what other rows take longer is seen as idle time.
     """
     tl.store(out_ptr + row, token)
     if told_ptr is not None:
-        address, begin = tl.load(told_ptr), tl.load(told_ptr + 1)
+        if address is None:
+            address = tl.load(told_ptr)
+        begin = tl.load(told_ptr + 1)
         tl.store(address.to(tl.pointer_type(tl.int32)) + row, token)
         if row == 0:
             tell_times(told_ptr, address, begin)

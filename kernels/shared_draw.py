@@ -24,6 +24,7 @@ from kernels.logit_chunks import (
     NO_ID,
     SMALLEST_TEMPERATURE,
     clamp_logits,
+    load_address,
     write_token,
 )
 from kernels.sampler_tables import LaneSampling
@@ -159,10 +160,12 @@ def take_best_kernel(
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
         return
+    # Behind the token it would come 0.4 us later.
+    address = load_address(told_ptr)
     temperature = _load_temperature(temperature_ptr, lane, IS_DRAWN)
     _, token, _ = _load_best(candidates_ptr + 4 * row, candidates_stride, num_ranks, temperature, RANKS_POW2)
     position = tl.load(positions_ptr + row)
-    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
+    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address)
 
 
 def sample_decode_shared(
