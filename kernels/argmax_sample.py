@@ -1,9 +1,13 @@
-"""Draws the argmax of logits, or of logits over temperature plus noise, in two kernels.
+"""Draws the argmax of logits, or a token by their softmax, in two kernels.
 
-The first reads all logits once. For each chunk of a row it leaves the maximum, and a bound: no token
-of the chunk reaches more, noise included. The second, one program a row, evaluates exactly only the
-chunks whose bound lets them win: one or two. A bound is cheap, as it needs one logarithm instead of
-two and no index: E = -log1p(-u) is at least u, so -log(u) is at least the noise -log(E).
+The first reads all logits once, and leaves the maximum of each chunk of a row. Where no limit drops tokens,
+a group of neighbouring ids is drawn by its weight, and then one of its ids, as kernels.sample has it: the
+first kernel leaves each chunk's lift, by how much its best group, noise included, is above the chunk's
+maximum; the second one, one program a row, takes the best chunk and draws from its best group. A row with a
+limit has noise for each id: the first kernel leaves a bound, which no token of the chunk reaches, and the
+second one evaluates exactly only the chunks whose bound lets them win: one or two. A bound is cheap, as it
+needs one logarithm instead of two and no index: E = -log1p(-u) is at least u, so -log(u) is at least the
+noise -log(E).
 
 top_p is checked on the token that was drawn: it is kept if the tokens above it have less than top_p of
 the weight. If not, the draw is repeated above it; what is drawn is what a draw from the kept tokens
@@ -34,14 +38,15 @@ from kernels.logit_chunks import (
     wait_for_inputs,
     write_token,
 )  # fmt: skip
+from kernels.logit_summary import lift, weigh, wishes_of
 
 
 @triton.jit
 def summarize_chunks_kernel(
     logits_ptr, edited_ptr, is_edited_ptr, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr,
-    top_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr, logits_stride, V, num_chunks,
-    CHUNK: tl.constexpr, CHUNKS_PER_PROGRAM: tl.constexpr, IS_SAMPLED: tl.constexpr,
-    HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
+    top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr, logits_stride, V,
+    num_chunks, CHUNK: tl.constexpr, GROUP: tl.constexpr, CHUNKS_PER_PROGRAM: tl.constexpr,
+    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: CHUNKS_PER_PROGRAM neighbouring chunks of a row."""
     row = tl.program_id(1)
@@ -52,16 +57,13 @@ def summarize_chunks_kernel(
     raw_ptr = logits_ptr + row.to(tl.int64) * logits_stride
     edited_row_ptr = edited_ptr + row.to(tl.int64) * V
     first = tl.program_id(0) * CHUNKS_PER_PROGRAM
-    wants_bound = False
-    wants_sum = False
+    wants_lift, wants_bound, wants_sum = False, False, False
     scale = 0.0
     key = tl.zeros((), tl.uint64)
     if IS_SAMPLED:
         temperature = tl.load(temperature_ptr + lane)
-        top_k = tl.load(top_k_ptr + lane)
-        is_drawn = temperature > 0
-        wants_bound = is_drawn & ((top_k == 0) | (top_k >= V) | (top_k > num_chunks))
-        wants_sum = is_drawn & ((top_k == 0) | (top_k >= V)) & (tl.load(top_p_ptr + lane) < 1)
+        top_k, top_p, min_p = tl.load(top_k_ptr + lane), tl.load(top_p_ptr + lane), tl.load(min_p_ptr + lane)
+        wants_lift, wants_bound, wants_sum = wishes_of(temperature, top_k, top_p, min_p, V, num_chunks)
         scale = LOG2_E / tl.maximum(temperature, SMALLEST_TEMPERATURE)
         key = row_key(tl.load(seed_ptr + lane), tl.load(positions_ptr + row) + 1)
     wait_for_inputs(PDL)
@@ -73,6 +75,9 @@ def summarize_chunks_kernel(
         maximum = clamp_logits(tl.max(logits, 0))
         tl.store(chunk_max_ptr + place, maximum)
         if IS_SAMPLED:
+            if wants_lift:
+                value, _ = best_group(logits, maximum, scale, key, chunk * CHUNK, V, GROUP)
+                tl.store(chunk_bound_ptr + place, value)
             if wants_bound:
                 # Minus the bounds: to take a logarithm from a product costs an instruction more.
                 lowered = tl.reshape(
@@ -80,8 +85,22 @@ def summarize_chunks_kernel(
                 )
                 tl.store(chunk_bound_ptr + place, -tl.min(lowered + logits * -scale, 0))
             if wants_sum:
-                weights = tl.where(ids < V, tl.exp2((clamp_logits(logits) - maximum) * scale), 0.0)
+                weights = tl.where(ids < V, weigh(logits - maximum, scale), 0.0)
                 tl.store(chunk_sum_ptr + place, tl.sum(weights, 0))
+
+
+@triton.jit
+def best_group(logits, maximum, scale, key, first_id, V, GROUP: tl.constexpr):
+    """Return by how much a chunk's best group is above the maximum, base 2, and the group's number."""
+    NUM: tl.constexpr = logits.shape[0] // GROUP
+    logits_NO = tl.reshape(logits, (NUM, GROUP))
+    ids_NO = first_id + tl.reshape(tl.arange(0, NUM * GROUP), (NUM, GROUP))
+    group_N = first_id // GROUP + tl.arange(0, NUM)
+    group_max_N = clamp_logits(tl.max(logits_NO, 1))
+    weights_NO = tl.where(ids_NO < V, weigh(logits_NO - group_max_N[:, None], scale), 0.0)
+    value_N = (group_max_N - maximum) * scale + lift(tl.sum(weights_NO, 1), key, group_N)
+    value = tl.max(value_N, 0)
+    return value, tl.min(tl.where(value_N == value, group_N, NO_ID), 0)
 
 
 @triton.jit
@@ -107,7 +126,7 @@ def draw_kernel(
     top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_bound_ptr, chunk_sum_ptr,
     chunk_list_ptr, token_pool_ptr, out_ptr, told_ptr, logits_stride, token_pool_stride, V, num_chunks,
     CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr,
-    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
+    GROUP: tl.constexpr, IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One program: a row that nobody has drawn yet."""
     row = tl.program_id(0)
@@ -139,18 +158,53 @@ def draw_kernel(
     edited_row_ptr = edited_ptr + row.to(tl.int64) * V
     is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
     maximum = tl.max(chunk_max_C, 0)
-    if temperature > 0:
+    wants_lift, _, _ = wishes_of(temperature, top_k, top_p, min_p, V, num_chunks)
+    if wants_lift:
+        token = _draw_grouped(
+            temperature, key, maximum, chunk_max_ptr, chunk_bound_ptr + row * num_pieces, raw_ptr,
+            edited_row_ptr, is_edited, V, num_pieces, CHUNK, NUM_CHUNKS_POW2, PIECES, GROUP, HAS_EDITS,
+        )  # fmt: skip
+    elif temperature > 0:
         token = _draw_with_noise(
             temperature, top_k, top_p, min_p, key, maximum, chunk_max_C, bound_C, raw_ptr,
             edited_row_ptr, is_edited, chunk_max_ptr, chunk_sum_ptr, chunk_list_ptr + row * num_chunks, V,
             num_chunks, num_pieces, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, PIECES, HAS_EDITS,
         )  # fmt: skip
     else:
-        first = tl.min(tl.where(chunk_max_C == maximum, tl.arange(0, NUM_CHUNKS_POW2), NO_ID), 0)
-        ids = first * CHUNK + tl.arange(0, CHUNK)
+        # The first piece that has it: of others the logits may never have been written.
+        pieces = tl.arange(0, NUM_CHUNKS_POW2 * PIECES)
+        maxima = tl.load(chunk_max_ptr + pieces, mask=pieces < num_pieces, other=MINUS_INFINITY)
+        first = tl.min(tl.where(maxima == maximum, pieces, NO_ID), 0)
+        ids = first * (CHUNK // PIECES) + tl.arange(0, CHUNK // PIECES)
         logits = load_logits(raw_ptr, edited_row_ptr, is_edited, ids, ids < V, HAS_EDITS)
         token = tl.min(tl.where(logits == maximum, ids, NO_ID), 0)
     write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address)
+
+
+@triton.jit
+def _draw_grouped(
+    temperature, key, maximum, maximum_ptr, lift_ptr, raw_ptr, edited_ptr, is_edited, V, num_pieces,
+    CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, PIECES: tl.constexpr, GROUP: tl.constexpr,
+    HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """Return the token of a row that has a temperature and no limit."""
+    temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
+    scale = LOG2_E / temperature
+    pieces = tl.arange(0, NUM_CHUNKS_POW2 * PIECES)
+    is_piece = pieces < num_pieces
+    above = tl.load(maximum_ptr + pieces, mask=is_piece, other=LOWEST_LOGIT) - maximum
+    values = above * scale + tl.load(lift_ptr + pieces, mask=is_piece, other=MINUS_INFINITY)
+    piece = tl.min(tl.where(values == tl.max(values, 0), pieces, NO_ID), 0)
+    group = piece
+    if PIECES == 1:
+        ids = piece * CHUNK + tl.arange(0, CHUNK)
+        logits = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
+        _, group = best_group(logits, maximum, scale, key, piece * CHUNK, V, GROUP)
+    ids = group * GROUP + tl.arange(0, GROUP)
+    logits = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
+    values = tl.div_rn(logits - maximum, temperature) + gumbel_noise(key, ids)
+    values = tl.where(ids < V, values, MINUS_INFINITY)
+    return tl.min(tl.where(values == tl.max(values, 0), ids, NO_ID), 0)
 
 
 @triton.jit

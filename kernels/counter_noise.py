@@ -8,6 +8,8 @@ mixing function (Steele and Vigna, "LXM: better splittable pseudorandom number g
 import triton
 import triton.language as tl
 
+from kernels.counter_random import GROUP_IDS_FROM
+
 GOLDEN_GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = tl.constexpr(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = tl.constexpr(0x94D049BB133111EB)
@@ -18,6 +20,8 @@ HALF_UNIT = tl.constexpr(2.0**-33)
 """The smallest uniform number."""
 IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """The interpreter knows no assembly."""
+GROUP_IDS = tl.constexpr(GROUP_IDS_FROM)
+"""Of groups of tokens, from here on."""
 
 
 @triton.jit
@@ -38,12 +42,17 @@ def uniform(key, ids):
 @triton.jit
 def gumbel_noise(key, ids):
     """Return float32: -log(E) with E drawn from Exp(1)."""
+    return -tl.log(exponential_noise(key, ids))
+
+
+@triton.jit
+def exponential_noise(key, ids):
+    """Return float32 above 0, drawn from Exp(1)."""
     u = uniform(key, ids)
     # log1p(-u) exact to some roundings, as Triton has none: the error of 1 - u cancels in the quotient.
     rest = 1.0 - u
     taken = tl.where(rest == 1.0, 1.0, 1.0 - rest)
-    exponential = tl.where(rest == 1.0, u, -tl.log(rest) * tl.div_rn(u, taken))
-    return -tl.log(exponential)
+    return tl.where(rest == 1.0, u, -tl.log(rest) * tl.div_rn(u, taken))
 
 
 @triton.jit

@@ -57,8 +57,8 @@ TILES = {
     range(97, 129): HeadTile(row_blocks=(128,), num_stages=5, summed_rows=64),
     range(129, 145): HeadTile(row_blocks=(128, 16), num_stages=5, summed_rows=64, most_inputs=2048),
     range(145, 161): HeadTile(row_blocks=(128, 32), num_stages=5, summed_rows=64, most_inputs=2048),
-    range(161, 193): HeadTile(row_blocks=(128, 64), num_stages=4, summed_rows=32, most_inputs=1024),
-    range(225, 257): HeadTile(row_blocks=(256,), num_stages=3, summed_rows=32, most_inputs=1024),
+    range(161, 193): HeadTile(row_blocks=(128, 64), num_stages=4, summed_rows=64, most_inputs=1024),
+    range(225, 257): HeadTile(row_blocks=(256,), num_stages=3, summed_rows=64, most_inputs=1024),
 }
 MOST_STAGES = max(tile.num_stages for tile in TILES.values())
 
@@ -83,7 +83,7 @@ def large_head(
     summary: LogitSummary | None,
     is_dependent: bool,
 ) -> torch.Tensor:
-    """Write x @ weight.T, and return it.
+    """Write x @ weight.T, and return it; with a summary, of a row without a limit only what may be drawn.
 
     Args:
         x_RI: aligned, as out is.
@@ -100,6 +100,7 @@ def large_head(
         *_describe_blocks(with_rows_behind(x_RI, tile.num_rows), tile, BLOCK_I),
         describe_tiles(weight_OI, BLOCK_O, BLOCK_I),
         *_describe_blocks(out_RO, tile, BLOCK_O // NUM_PARTS),
+        *(out_RO, out_RO.stride(0)),
         *summary_arguments(summary),
         num_rows,
         I=num_inputs,

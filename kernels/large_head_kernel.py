@@ -1,10 +1,10 @@
 """The Gluon kernel of large_head: many rows times weights with very many outputs, summed up as they leave.
 
 Two warpgroups multiply 64 outputs each by all rows, and the second one has the copy engine refill the ring
-of both; a third one has what they leave in shared memory written, and sums it up for the sampler while the
-next tile is multiplied. Each weight is fetched once for all rows; where their number is no power of two, as
-Triton's layouts want it, they lie in two blocks, each with its product. Knows nothing about how tokens are
-drawn.
+of both; a third one has what they leave in shared memory written, or sums it up for the sampler while the
+next tile is multiplied, and writes what the sampler may read. Each weight is fetched once for all rows; where
+their number is no power of two, as Triton's layouts want it, they lie in two blocks, each with its product.
+Knows nothing about how tokens are drawn.
 
 Shapes: R rows, I inputs, O outputs. A program takes every so many-th tile of 128 outputs.
 """
@@ -158,7 +158,7 @@ def _wait(NUM_LEFT: gl.constexpr, products):
 
 @gluon.jit
 def _multiply_tiles(
-    sources, ring, leaving, kept, outs, counts,
+    sources, ring, leaving, kept, outs, logits, counts,
     I: gl.constexpr, O: gl.constexpr, IS_SAMPLED: gl.constexpr, PART: gl.constexpr, PDL: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
     """Multiply this part of each tile's outputs by all rows, and leave the products, rows first."""
@@ -191,20 +191,21 @@ def _multiply_tiles(
         last = num_tiles - 1
         mbarrier.wait(room_full.index(0), last & 1)
         last_tile = gl.program_id(0) + last * gl.num_programs(0)
-        _summarize(rooms, kept, outs, last_tile, num_rows, 1 + PART, 1 + NUM_PARTS, O, IS_SAMPLED)
+        _summarize(rooms, kept, outs, logits, last_tile, num_rows, 1 + PART, 1 + NUM_PARTS, O, IS_SAMPLED)
 
 
 @gluon.jit
 def _summarize(
-    rooms, kept, outs, tile, num_rows, part, num_parts,
+    rooms, kept, outs, logits, tile, num_rows, part, num_parts,
     O: gl.constexpr, IS_SAMPLED: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
-    """Sum up one part of a tile's blocks of rows."""
+    """Sum up one part of a tile's blocks of rows, and write what may be read."""
     first_row, first_block = 0, part
     for index in gl.static_range(len(rooms)):
         summarize_tile(
-            rooms[index], kept[index], outs, tile, first_row, num_rows, first_block, num_parts, O, IS_SAMPLED
-        )
+            rooms[index], kept[index], outs, logits, tile, first_row, num_rows, first_block, num_parts,
+            O, IS_SAMPLED,
+        )  # fmt: skip
         first_row += rooms[index].shape[1]
         # Those of the next one are counted on.
         first_block = (first_block + (num_parts - 1) * kept[index][0].shape[0]) % num_parts
@@ -212,10 +213,10 @@ def _summarize(
 
 @gluon.jit
 def _leave_tiles(
-    targets, leaving, kept, rows, tables, outs, counts, num_chunks,
+    targets, leaving, kept, rows, tables, outs, logits, counts, num_chunks,
     O: gl.constexpr, IS_SAMPLED: gl.constexpr,  # noqa: E741
 ):  # fmt: skip
-    """Have tile after tile written, and sum it up; the last one together with those that multiplied it."""
+    """Have tile after tile written, or sum it up; the last one together with those that multiplied it."""
     rooms, room_full, room_empty = leaving
     num_rows, num_tiles = counts
     if outs[0] is not None:
@@ -224,11 +225,12 @@ def _leave_tiles(
     for index in range(num_tiles):
         tile = gl.program_id(0) + index * gl.num_programs(0)
         mbarrier.wait(room_full.index(0), index & 1)
-        _write(targets, rooms, tile)
         if outs[0] is not None:
             step = gl.where(index == num_tiles - 1, 1 + NUM_PARTS, 1)
-            _summarize(rooms, kept, outs, tile, num_rows, 0, step, O, IS_SAMPLED)
-        tma.store_wait(0)
+            _summarize(rooms, kept, outs, logits, tile, num_rows, 0, step, O, IS_SAMPLED)
+        else:
+            _write(targets, rooms, tile)
+            tma.store_wait(0)
         mbarrier.arrive(room_empty.index(0), count=1)
 
 
@@ -259,8 +261,8 @@ def _write(targets, rooms, tile):
 
 @gluon.jit(do_not_specialize=["num_rows"])
 def large_head_kernel(
-    x, second_x, weight, out, second_out,
-    lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr,
+    x, second_x, weight, out, second_out, out_ptr, out_stride,
+    lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr,
     maximum_ptr, bound_ptr, sum_ptr, num_chunks, num_rows,
     I: gl.constexpr, O: gl.constexpr, STAGES: gl.constexpr, SUB: gl.constexpr,  # noqa: E741
     IS_SAMPLED: gl.constexpr, PDL: gl.constexpr,
@@ -278,14 +280,18 @@ def large_head_kernel(
     if PDL:
         gdc_launch_dependents()
     num_tiles = gl.cdiv(O // weight.block_type.shape[0] - gl.program_id(0), gl.num_programs(0))
-    rows, tables = (lanes_ptr, positions_ptr), (temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr)
-    outs = (maximum_ptr, bound_ptr, sum_ptr)
+    rows = (lanes_ptr, positions_ptr)
+    tables = (temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr)
+    outs, logits = (maximum_ptr, bound_ptr, sum_ptr), (out_ptr, out_stride)
     sources, counts = (weight, xs), (num_rows, num_tiles)
     gl.warp_specialize(
         [
-            (_multiply_tiles, (sources, ring, leaving, kept, outs, counts, I, O, IS_SAMPLED, 0, PDL)),
-            (_multiply_tiles, (sources, ring, leaving, kept, outs, counts, I, O, IS_SAMPLED, 1, PDL)),
-            (_leave_tiles, (targets, leaving, kept, rows, tables, outs, counts, num_chunks, O, IS_SAMPLED)),
+            (_multiply_tiles, (sources, ring, leaving, kept, outs, logits, counts, I, O, IS_SAMPLED, 0, PDL)),
+            (_multiply_tiles, (sources, ring, leaving, kept, outs, logits, counts, I, O, IS_SAMPLED, 1, PDL)),
+            (
+                _leave_tiles,
+                (targets, leaving, kept, rows, tables, outs, logits, counts, num_chunks, O, IS_SAMPLED),
+            ),
         ],
         [4, 4],
         [184, 136],

@@ -13,6 +13,8 @@ from enum import IntEnum
 
 import torch
 
+from kernels.sample import GROUP_SIZE
+
 MAX_BIASES = 1024
 """Biases a lane can have."""
 MAX_STOP_IDS = 128
@@ -21,8 +23,8 @@ MAX_LOGPROBS = 20
 """Log-probabilities a row can have besides the drawn token's."""
 CHUNK_SIZE = 1024
 """Neighbouring logits that are summed up together; a power of two."""
-PIECE_SIZE = 128
-"""As CHUNK_SIZE, where the kernel that computes the logits sums them up."""
+PIECE_SIZE = GROUP_SIZE
+"""As CHUNK_SIZE, where the kernel that computes the logits sums them up: a group of kernels.sample."""
 MAX_SUMMARIZED = 256
 """Rows of which it may."""
 MAX_CANDIDATES = 1024
@@ -111,7 +113,8 @@ class SamplerWorkspace:
     chunk_max_RC: torch.Tensor
     """float32: the largest logit of each chunk."""
     chunk_bound_RC: torch.Tensor
-    """float32: no token of the chunk reaches more, noise included."""
+    """float32: no token of the chunk reaches more, noise included; of rows without a limit: by how much the
+    best of its groups, noise included, is above the chunk's largest logit, base 2."""
     chunk_sum_RC: torch.Tensor
     """float32: the chunk's weights, relative to its largest logit's."""
     piece_max_SP: torch.Tensor

@@ -1,11 +1,10 @@
 """Draws a token a row from logits that lie on several ranks, on the device, for captured steps.
 
 Each rank leaves its own best token in two kernels, ranks exchange those, and a third kernel takes the best of
-all. Does what kernels.shared_sample does for rows without a limit. What is compared is the logit over
-temperature plus noise: a candidate holds it relative to a base, the largest logit of where it was best, so
-that small temperatures make no infinities. NaN counts as the lowest logit. Noise is evaluated only where its
-bound, as kernels/argmax_sample.py has it, lets a logit win: for one or two of a piece. Knows nothing about
-how ranks reach each other.
+all. Does what kernels.shared_sample does for rows without a limit: a token stands for its group of ids, which
+lies on one rank. What is compared is the group's weight plus noise, relative to a base, the largest logit of
+where it was best, so that small temperatures make no infinities. NaN counts as the lowest logit. Knows
+nothing about how ranks reach each other.
 
 Shapes: B rows, V token ids of a rank, C pieces of a row, G ranks, L lanes, P positions, 4: a candidate's
 value, id and base, and one number that fills it up to 16 bytes.
@@ -17,7 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import gumbel_noise, row_key, uniform_bounds
+from kernels.argmax_sample import best_group
+from kernels.counter_noise import gumbel_noise, row_key
 from kernels.logit_chunks import (
     LOG2_E,
     MINUS_INFINITY,
@@ -27,13 +27,11 @@ from kernels.logit_chunks import (
     load_address,
     write_token,
 )
+from kernels.sample import GROUP_SIZE
 from kernels.sampler_tables import LaneSampling
 
 PIECE = 4096
-"""Logits of one program."""
-BOUND_SLACK = tl.constexpr(2e-3)
-"""By how much bounds near the best value, base 2, may be too low: 2^-21 of 40, the most that noise adds, and
-what 23 bits of a uniform number cut off."""
+"""Logits of one program: whole groups."""
 
 
 @triton.jit
@@ -81,56 +79,40 @@ def _load_best(candidates_ptr, stride, num_candidates, temperature, CANDIDATES_P
 @triton.jit(do_not_specialize=["first_id"])
 def draw_pieces_kernel(
     logits_ptr, lanes_ptr, positions_ptr, temperature_ptr, seed_ptr, candidates_ptr, logits_stride,
-    candidates_stride, V, first_id, PIECE: tl.constexpr, IS_ODD: tl.constexpr, IS_DRAWN: tl.constexpr,
+    candidates_stride, V, first_id, PIECE: tl.constexpr, GROUP: tl.constexpr, IS_DRAWN: tl.constexpr,
 ):  # fmt: skip
     """One program: a piece of a row."""
     row = tl.program_id(0)
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
         return
-    # Two neighbouring ids share a hash: a piece begins at an even one, if need be of another rank.
-    first = tl.program_id(1) * PIECE - (1 if IS_ODD else 0)
-    columns = first + tl.arange(0, PIECE)
-    ids, is_own = columns + first_id, (columns >= 0) & (columns < V)
+    columns = tl.program_id(1) * PIECE + tl.arange(0, PIECE)
+    ids, is_own = columns + first_id, columns < V
     row_ptr = logits_ptr + row.to(tl.int64) * logits_stride
-    logits = clamp_logits(tl.load(row_ptr + columns, mask=is_own, other=MINUS_INFINITY).to(tl.float32))
-    logits = tl.where(is_own, logits, MINUS_INFINITY)
-    base = tl.max(logits, 0)
+    logits = tl.load(row_ptr + columns, mask=is_own, other=MINUS_INFINITY).to(tl.float32)
+    base = tl.max(clamp_logits(logits), 0)
     temperature = _load_temperature(temperature_ptr, lane, IS_DRAWN)
     if temperature > 0:
         key = row_key(tl.load(seed_ptr + lane), tl.load(positions_ptr + row) + 1)
         temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
-        lowered = uniform_bounds(key + tl.zeros((1,), tl.uint64), first + first_id, PIECE)
-        bounds = (logits - base) * (LOG2_E / temperature) - tl.reshape(lowered, (PIECE,))
-        bounds = tl.where(is_own, bounds, MINUS_INFINITY)
-        value, token = _best_noisy(bounds, row_ptr - first_id, ids, base, temperature, key)
+        first, end = tl.program_id(1) * PIECE + first_id, V + first_id
+        value, group = best_group(logits, base, LOG2_E / temperature, key, first, end, GROUP)
+        value = value / LOG2_E
+        token = _draw_of_group(group, row_ptr - first_id, base, temperature, key, end, GROUP)
     else:
         value = 0.0
-        token = tl.min(tl.where(logits == base, ids, NO_ID), 0)
+        token = tl.min(tl.where(is_own & (clamp_logits(logits) == base), ids, NO_ID), 0)
     _store_candidate(candidates_ptr + row * candidates_stride + 4 * tl.program_id(1), value, token, base)
 
 
 @triton.jit
-def _best_noisy(bounds, logit_of_id_ptr, ids, base, temperature, key):
-    """Return the largest logit over temperature plus noise, relative to the base, and its lowest id.
-
-    The id with the highest bound comes first, until no bound reaches the best value so far.
-    """
-    best = MINUS_INFINITY
-    token = NO_ID
-    needed = MINUS_INFINITY
-    highest = tl.max(bounds, 0)
-    while (highest > MINUS_INFINITY) & (highest >= needed):
-        winner = tl.min(tl.where(bounds == highest, ids, NO_ID), 0)
-        logit = clamp_logits(tl.load(logit_of_id_ptr + winner).to(tl.float32))
-        value = tl.div_rn(logit - base, temperature) + gumbel_noise(key, winner)
-        if (value > best) | ((value == best) & (winner < token)):
-            best = value
-            token = winner
-        needed = best * LOG2_E - BOUND_SLACK
-        bounds = tl.where(ids == winner, MINUS_INFINITY, bounds)
-        highest = tl.max(bounds, 0)
-    return best, token
+def _draw_of_group(group, logit_of_id_ptr, base, temperature, key, end, GROUP: tl.constexpr):
+    """Return the id drawn of a group, those from end on left out."""
+    ids = group * GROUP + tl.arange(0, GROUP)
+    logits = clamp_logits(tl.load(logit_of_id_ptr + ids, mask=ids < end, other=MINUS_INFINITY).to(tl.float32))
+    values = tl.div_rn(logits - base, temperature) + gumbel_noise(key, ids)
+    _, token = _best_of(tl.where(ids < end, values, MINUS_INFINITY), ids)
+    return token
 
 
 @triton.jit
@@ -190,7 +172,7 @@ def sample_decode_shared(
         tables: by lane; only temperatures and seeds are read.
         token_pool_LP: int32, each lane's tokens.
         out_token_ids_B: int32, written.
-        first_id: the token id of the first column.
+        first_id: the token id of the first column, with which a group begins.
         all_gather: returns a contiguous tensor of every rank, in a new first dimension.
         is_drawn: False takes the likeliest tokens, whatever temperatures say.
         told_2: int64: where tokens and the step's times are told, as kernels.step_times has it.
@@ -226,7 +208,8 @@ def _own_candidates(
 ) -> torch.Tensor:
     """Return the best of a rank's logits, (B, 4)."""
     num_rows, vocab_size = logits_BV.shape
-    num_pieces = triton.cdiv(vocab_size + first_id % 2, PIECE)
+    assert not is_drawn or first_id % GROUP_SIZE == 0, "a group of ids lies on one rank"
+    num_pieces = triton.cdiv(vocab_size, PIECE)
     # What stands in padding rows is exchanged, and never looked at.
     pieces_BC4 = logits_BV.new_empty((num_rows, num_pieces, 4), dtype=torch.float32)
     draw_pieces_kernel[(num_rows, num_pieces)](
@@ -241,7 +224,7 @@ def _own_candidates(
         vocab_size,
         first_id,
         PIECE=PIECE,
-        IS_ODD=first_id % 2 == 1,
+        GROUP=GROUP_SIZE,
         IS_DRAWN=is_drawn,
         num_warps=8,
     )

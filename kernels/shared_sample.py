@@ -17,7 +17,16 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.counter_random import gumbel_noise_ref
-from kernels.sample import SampleInputs, lowest_kept_ref, lowest_of_likeliest_ref
+from kernels.sample import (
+    GROUP_SIZE,
+    SampleInputs,
+    draw_grouped_ref,
+    is_limited,
+    lowest_kept_ref,
+    lowest_of_likeliest_ref,
+    rows_of,
+    sample_ref,
+)
 
 NUM_LIKELIEST = 256
 """Tokens of each rank that are exchanged for top_k and top_p: all that the likeliest of all ranks can be."""
@@ -64,26 +73,51 @@ def sample_shared(
     assert inputs.masks is None
     if inputs.is_greedy:
         return argmax_shared(logits_RV, vocabulary)
-    is_greedy_R1 = (inputs.temperature_R == 0)[:, None]
-    temperature_R1 = inputs.temperature_R[:, None].masked_fill(is_greedy_R1, 1.0)
+    if logits_RV.shape[1] % GROUP_SIZE:
+        # Ranks share groups of ids: only of a small vocabulary, as model.share cuts them.
+        return sample_ref(vocabulary.gather(logits_RV), inputs)
+    is_greedy_R = inputs.temperature_R == 0
     maximum_R = vocabulary.all_gather(logits_RV.amax(-1)).amax(0)
-    scaled_RV = (logits_RV - maximum_R[:, None]).div_(temperature_R1)
-    noise_RV = gumbel_noise_ref(
-        inputs.seed_R, inputs.position_R, logits_RV.shape[1], first_id=vocabulary.first_id
+    scaled_RV = (logits_RV - maximum_R[:, None]).div_(
+        inputs.temperature_R.masked_fill(is_greedy_R, 1.0)[:, None]
     )
-    noise_RV.masked_fill_(is_greedy_R1, 0.0)
+    value_R, id_R = draw_grouped_ref(scaled_RV, inputs, first_id=vocabulary.first_id)
+    likeliest_R, column_R = scaled_RV.max(-1)
+    value_R, id_R = (
+        torch.where(is_greedy_R, likeliest_R, value_R),
+        torch.where(is_greedy_R, column_R + vocabulary.first_id, id_R),
+    )
     if inputs.has_filters:
-        lowest_R = _lowest_kept(scaled_RV, inputs, vocabulary)
-        noise_RV.masked_fill_(scaled_RV < lowest_R[:, None], float("-inf"))
-    return argmax_shared(scaled_RV.add_(noise_RV), vocabulary)
+        # The same rows on every rank.
+        rows_U = (is_limited(inputs, vocabulary.num_ids) & ~is_greedy_R).nonzero().squeeze(1)
+        if len(rows_U):
+            kept_UV = _noisy_kept(scaled_RV[rows_U], rows_of(inputs, rows_U), vocabulary)
+            value_R[rows_U], column_U = kept_UV.max(-1)
+            id_R[rows_U] = column_U + vocabulary.first_id
+    return _largest_of_all(value_R, id_R, vocabulary)
+
+
+def _noisy_kept(scaled_UV: torch.Tensor, inputs: SampleInputs, vocabulary: SharedVocabulary) -> torch.Tensor:
+    """Return the tokens that the limits keep with noise, -inf for others."""
+    noise_UV = gumbel_noise_ref(
+        inputs.seed_R, inputs.position_R, scaled_UV.shape[1], first_id=vocabulary.first_id
+    )
+    lowest_U = _lowest_kept(scaled_UV, inputs, vocabulary)
+    noise_UV.masked_fill_(scaled_UV < lowest_U[:, None], float("-inf"))
+    return noise_UV.add_(scaled_UV)
 
 
 def argmax_shared(values_RV: torch.Tensor, vocabulary: SharedVocabulary) -> torch.Tensor:
     """Return the token id of each row's largest value (int64), the lowest id where several are."""
     value_R, index_R = values_RV.max(-1)
+    return _largest_of_all(value_R, index_R + vocabulary.first_id, vocabulary)
+
+
+def _largest_of_all(value_R: torch.Tensor, id_R: torch.Tensor, vocabulary: SharedVocabulary) -> torch.Tensor:
+    """Return the id of the largest of all ranks' values (int64), the lowest id where several are."""
     # A NaN counts as the largest, as argmax has it, and must equal itself.
     value_R = value_R.nan_to_num(nan=float("inf"), posinf=float("inf"), neginf=float("-inf"))
-    best_R2 = torch.stack((value_R, (index_R + vocabulary.first_id).float()), -1)
+    best_R2 = torch.stack((value_R, id_R.float()), -1)
     value_GR, id_GR = vocabulary.all_gather(best_R2).unbind(-1)
     return id_GR.masked_fill(value_GR < value_GR.amax(0), MAX_TOKEN_IDS).amin(0).long()
 

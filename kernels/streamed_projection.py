@@ -45,8 +45,8 @@ class StreamedTile:
 
 @triton.jit(do_not_specialize=["num_rows"])
 def streamed_projection_kernel(
-    x, weight, weight_ptr, out_ptr, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr,
-    maximum_ptr, bound_ptr, sum_ptr, num_chunks, out_stride, num_rows,
+    x, weight, weight_ptr, out_ptr, lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr,
+    min_p_ptr, seed_ptr, maximum_ptr, bound_ptr, sum_ptr, num_chunks, out_stride, num_rows,
     I: tl.constexpr, O: tl.constexpr,  # noqa: E741
     BLOCK_R: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_I: tl.constexpr, STAGES: tl.constexpr,
     NUM_AHEAD: tl.constexpr, IS_SAMPLED: tl.constexpr, PDL: tl.constexpr,
@@ -54,8 +54,8 @@ def streamed_projection_kernel(
     """One program: every so many-th tile of BLOCK_O outputs, of all rows."""
     if maximum_ptr is not None:
         wishes = load_wishes(
-            tl.arange(0, BLOCK_R), lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, seed_ptr,
-            num_rows, O, num_chunks, IS_SAMPLED,
+            tl.arange(0, BLOCK_R), lanes_ptr, positions_ptr, temperature_ptr, top_k_ptr, top_p_ptr, min_p_ptr,
+            seed_ptr, num_rows, O, num_chunks, IS_SAMPLED,
         )  # fmt: skip
     NUM_STEPS: tl.constexpr = (I + BLOCK_I - 1) // BLOCK_I
     program, num_programs = tl.program_id(0), tl.num_programs(0)

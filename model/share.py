@@ -3,13 +3,17 @@
 Arithmetic on shapes: knows nothing about tensors, files or how ranks reach each other, and imports no torch.
 
 Query heads, KV heads and the MLP's inner numbers are cut into equal runs. Where there are more ranks than
-KV heads, several ranks hold a copy of the same one. The vocabulary is padded to equal runs at its end.
+KV heads, several ranks hold a copy of the same one. The vocabulary is padded to equal runs at its end, which
+begin with groups of ids that are drawn together, where no rank is left without an id by that.
 """
 
 from dataclasses import dataclass, replace
 
 from model.config import ModelConfig
 from model.errors import ShareError
+
+GROUP_SIZE = 128
+"""Of ids that kernels.sample draws together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +36,7 @@ class ModelShare:
             num_heads=whole.num_heads // size,
             num_kv_heads=max(whole.num_kv_heads // size, 1),
             intermediate_size=whole.intermediate_size // size,
-            vocab_size=-(-whole.vocab_size // size),
+            vocab_size=_vocabulary_run(whole.vocab_size, size),
             eos_token_ids=(),
         )
 
@@ -57,7 +61,7 @@ class ModelShare:
     @property
     def vocabulary(self) -> range:
         """The token ids, without padding."""
-        padded = _run(-(-self.whole.vocab_size // self.size), self.rank)
+        padded = _run(_vocabulary_run(self.whole.vocab_size, self.size), self.rank)
         return range(padded.start, min(padded.stop, self.whole.vocab_size))
 
 
@@ -94,6 +98,13 @@ def _list_misfits(config: ModelConfig, size: int) -> list[str]:
     if -(-config.vocab_size // size) * (size - 1) >= config.vocab_size:
         misfits.append(f"its vocab_size, {config.vocab_size}, leaves the last rank without a token id")
     return misfits
+
+
+def _vocabulary_run(vocab_size: int, size: int) -> int:
+    """Return how many token ids each of so many ranks has, padding included."""
+    least = -(-vocab_size // size)
+    whole_groups = -(-least // GROUP_SIZE) * GROUP_SIZE
+    return whole_groups if whole_groups * (size - 1) < vocab_size else least
 
 
 def _run(length: int, index: int) -> range:

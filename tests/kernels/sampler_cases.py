@@ -87,7 +87,7 @@ def draw(
     logprobs_BK = torch.full((num_rows, 21), float(UNWRITTEN), device=device)
     workspace = allocate_sampler_workspace(
         num_rows, logits_RV.shape[1], flavour=flavour, device=device, chunk_size=chunk_size,
-        max_candidates=MAX_CANDIDATES, piece_size=PIECE_SIZE,
+        max_candidates=MAX_CANDIDATES, piece_size=min(PIECE_SIZE, chunk_size),
     )  # fmt: skip
     if is_summarized:
         summary = summary_of(lanes_B, positions_B, tables, flavour=flavour, workspace=workspace)
@@ -150,7 +150,7 @@ def draw_ref(logits_RV: torch.Tensor, rows: list[Row], *, histories: torch.Tenso
             repetition_Q=tables.repetition_L[lanes_R],
         ),
     )
-    return sample_ref(logits_RV.float().cpu(), inputs).tolist()
+    return sample_ref(logits_RV.float().cpu(), inputs, group_size=PIECE_SIZE).tolist()
 
 
 def _tables(rows: list[Row], device: torch.device) -> tuple[LaneSampling, list[int]]:

@@ -20,7 +20,7 @@ from kernels import (
     tile_summary,
 )
 from kernels import streamed_projection as streamed
-from kernels.counter_random import uniform_ref
+from kernels.counter_random import GROUP_IDS_FROM, gumbel_noise_ref, uniform_ref
 from kernels.device_sampler import sample_decode, summary_of
 from kernels.sampler_tables import SamplerFlavour, allocate_lane_sampling, allocate_sampler_workspace
 from tests.kernels.emulated_gluon import Descriptor, run_emulated
@@ -44,30 +44,49 @@ class Lanes:
         self.temperature[0] = 0
         self.top_k = np.where(np.arange(num_rows) % 5 == 1, 3, 0).astype(np.int32)
         self.top_p = np.where(np.arange(num_rows) % 3 == 1, 0.9, 1).astype(np.float32)
+        self.min_p = np.where(np.arange(num_rows) % 7 == 1, 0.1, 0).astype(np.float32)
         self.seeds = generator.integers(-(2**62), 2**62, num_rows)
 
     @property
     def tables(self) -> tuple[Any, ...]:
         """Return the kernel's arguments."""
-        return self.lanes, self.positions, self.temperature, self.top_k, self.top_p, self.seeds
+        lane_values = (self.temperature, self.top_k, self.top_p, self.min_p, self.seeds)
+        return self.lanes, self.positions, *lane_values
 
     @property
     def lane_values(self) -> dict[str, Any]:
         """Return the tables by name."""
-        names = ("temperature", "top_k", "top_p", "seed")
+        names = ("temperature", "top_k", "top_p", "min_p", "seed")
         return dict(zip(names, self.tables[2:], strict=True))
 
+    @property
+    def is_live(self) -> Any:
+        """Tell which rows are no padding."""
+        return self.lanes >= 0
+
+    @property
+    def is_drawn(self) -> Any:
+        """Tell which rows have a temperature."""
+        return self.is_live & (self.temperature[self.lanes] > 0)
+
+    @property
+    def is_limited(self) -> Any:
+        """Tell which of them have a limit."""
+        lanes = self.lanes
+        has_limit = (self.top_k[lanes] > 0) | (self.top_p[lanes] < 1) | (self.min_p[lanes] > 0)
+        return self.is_drawn & has_limit
+
     def wanted(self, *, is_sampled: bool) -> tuple[Any, ...]:
-        """Tell which rows want a maximum, a bound and a sum."""
-        is_live = self.lanes >= 0
+        """Tell which rows want a maximum, a lift or a bound, and a sum."""
         if not is_sampled:
-            return is_live, ~is_live & is_live, ~is_live & is_live
-        is_bounded = is_live & (self.temperature[self.lanes] > 0) & (self.top_k[self.lanes] == 0)
-        return is_live, is_bounded, is_bounded & (self.top_p[self.lanes] < 1)
+            nobody = np.zeros_like(self.is_live)
+            return self.is_live, nobody, nobody
+        is_bounded = self.is_drawn & (self.top_k[self.lanes] == 0)
+        return self.is_live, is_bounded, is_bounded & (self.top_p[self.lanes] < 1)
 
 
 def _expected(logits_RV: torch.Tensor, lanes: Lanes) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return maxima, bounds and sums of all rows' pieces."""
+    """Return maxima, lifts or bounds, and sums of all rows' pieces."""
     lane_R = torch.from_numpy(lanes.lanes).long()
     scale_R1 = torch.from_numpy(lanes.temperature)[lane_R].clamp(min=1e-20)[:, None].double().reciprocal()
     seed_R, position_R = torch.from_numpy(lanes.seeds)[lane_R], torch.from_numpy(lanes.positions).long() + 1
@@ -78,7 +97,10 @@ def _expected(logits_RV: torch.Tensor, lanes: Lanes) -> tuple[torch.Tensor, torc
     noisy_RV = logits_RV * scale_R1 - uniform_RV.log()
     sums_RN = ((pieces_RNO - maxima_RN[..., None]) * scale_R1[..., None]).exp().sum(2)
     bounds_RN = noisy_RV.view_as(pieces_RNO).amax(2) / np.log(2)
-    return maxima_RN, bounds_RN, sums_RN
+    noise_RN = gumbel_noise_ref(seed_R, position_R, sums_RN.shape[1], first_id=GROUP_IDS_FROM)
+    lifts_RN = (sums_RN.log() + noise_RN) / np.log(2)
+    is_limited_R1 = torch.from_numpy(lanes.is_limited)[:, None]
+    return maxima_RN, torch.where(is_limited_R1, bounds_RN, lifts_RN), sums_RN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +123,7 @@ def _run(case: Case, x: Any, weight: Any, out: Any, lanes: Lanes, outs: list[Any
     none = [None] * (large_head.MOST_BLOCKS - len(case.row_blocks))
     run_emulated(
         MODULES,
-        *(*xs, *none, Descriptor(weight, (128, 64)), *targets, *none),
+        *(*xs, *none, Descriptor(weight, (128, 64)), *targets, *none, out.ravel(), NUM_OUTPUTS),
         *(summarized if case.is_summarized else [None] * len(summarized)),
         *(NUM_CHUNKS, case.num_rows),
         num_programs=case.num_programs,
@@ -137,9 +159,8 @@ def test_emulated_products_and_summaries(case: Case) -> None:
     room, lanes = np.full((num_rows + 1, NUM_OUTPUTS), CANARY, np.float32), Lanes(num_rows)
     outs = [np.full((num_rows + 1, NUM_OUTPUTS // PIECE_SIZE), CANARY, np.float32) for _ in range(3)]
     _run(case, x, weight, room[:-1], lanes, outs)
-    logits_RV = torch.from_numpy(room[:-1])
-    torch.testing.assert_close(logits_RV, torch.from_numpy(x @ weight.T), rtol=1e-5, atol=1e-5)
-    assert (room[-1] == CANARY).all()
+    logits_RV = torch.from_numpy(x @ weight.T)
+    _check_written(torch.from_numpy(room), logits_RV, lanes, case)
     wanted = lanes.wanted(is_sampled=case.is_sampled)
     for got, expected_RN, is_wanted in zip(outs, _expected(logits_RV, lanes), wanted, strict=True):
         is_there = is_wanted & case.is_summarized
@@ -147,6 +168,33 @@ def test_emulated_products_and_summaries(case: Case) -> None:
         torch.testing.assert_close(found, expected_RN[is_there], rtol=1e-5, atol=1e-5)
         assert (got[:-1][~is_there] == CANARY).all()
         assert (got[-1] == CANARY).all()
+
+
+def _check_written(room_RV: torch.Tensor, logits_RV: torch.Tensor, lanes: Lanes, case: Case) -> None:
+    """Check that logits are right where any are, all of rows with limits, and what others draw from."""
+    is_there_RN = (room_RV[:-1] != CANARY).view(len(logits_RV), -1, PIECE_SIZE)
+    assert (room_RV[-1] == CANARY).all()
+    written = room_RV[:-1] != CANARY
+    torch.testing.assert_close(room_RV[:-1][written], logits_RV[written], rtol=1e-5, atol=1e-5)
+    is_piece_there_RN = is_there_RN.all(2)
+    assert torch.equal(is_there_RN.any(2), is_piece_there_RN)
+    if not case.is_summarized:
+        assert is_piece_there_RN.all()
+        return
+    maxima_RN, lifts_RN, _ = _expected(logits_RV, lanes)
+    is_live_R, is_drawn_R, is_limited_R = map(
+        torch.from_numpy,
+        (lanes.is_live, lanes.is_drawn & case.is_sampled, lanes.is_limited & case.is_sampled),
+    )
+    assert is_piece_there_RN[is_limited_R].all()
+    assert not is_piece_there_RN[~is_live_R].any()
+    temperature_R1 = torch.from_numpy(lanes.temperature)[torch.from_numpy(lanes.lanes).long()][:, None]
+    values_RN = maxima_RN / temperature_R1 / np.log(2) + lifts_RN
+    best_R = torch.where(is_drawn_R, values_RN.argmax(1), maxima_RN.argmax(1))
+    assert is_piece_there_RN[torch.arange(len(best_R)), best_R][is_live_R].all()
+    # Each program's first tile is always there; of the others only some.
+    is_all_first = case.num_programs >= NUM_OUTPUTS // PIECE_SIZE
+    assert is_piece_there_RN[is_live_R & ~is_limited_R].all() == is_all_first
 
 
 def test_a_tile_is_there_for_the_rows_where_it_wins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,11 +255,12 @@ def test_draws_are_those_from_the_same_logits_read_once_more(num_rows: int, dtyp
     )
     options: dict[str, Any] = {"flavour": SamplerFlavour.SAMPLED, "workspace": workspace}
     summary = summary_of(lanes_B, lanes_B, tables, **options)
-    logits = streamed.streamed_projection(x, weight, summary=summary)
+    logits = streamed.streamed_projection(x, weight)
+    written = streamed.streamed_projection(x, weight, torch.full_like(logits, CANARY), summary=summary)
     torch.testing.assert_close(logits.float(), x.float() @ weight.float().t(), rtol=1e-2, atol=2e-2)
     pool_LP, outs = torch.zeros(num_rows, 600).int().cuda(), torch.full((2, num_rows), -1).int().cuda()
     for is_summarized, out_B in zip((True, False), outs, strict=True):
-        arguments = (logits, lanes_B, lanes_B, tables, pool_LP, out_B)
+        arguments = (written if is_summarized else logits, lanes_B, lanes_B, tables, pool_LP, out_B)
         sample_decode(*arguments, **options, is_summarized=is_summarized)
     assert torch.equal(*outs)
     assert outs.min() >= 0

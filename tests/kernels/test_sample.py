@@ -116,6 +116,21 @@ def test_draws_follow_the_softmax() -> None:
     assert chi_square < 16.3
 
 
+@pytest.mark.parametrize("group_size", [2, 4])
+def test_draws_follow_the_softmax_over_groups_and_within_them(group_size: int) -> None:
+    num_draws = 40000
+    logits_V = torch.tensor([0.0, 1.0, 2.0, -1.0, -INF, 1.5, -0.5])
+    inputs = _inputs(num_draws, temperature=0.7, seed=12, position=list(range(num_draws)), has_filters=False)
+    drawn = sample_ref(logits_V.expand(num_draws, -1), inputs, group_size=group_size)
+    counts = torch.bincount(drawn, minlength=7)
+    expected = (logits_V / 0.7).softmax(-1) * num_draws
+    assert counts[4] == 0
+    is_possible = expected > 0
+    chi_square = ((counts - expected)[is_possible] ** 2 / expected[is_possible]).sum()
+    # 5 degrees of freedom: above 20.5 in one of a thousand seeds.
+    assert chi_square < 20.5
+
+
 def test_draws_stay_inside_the_kept_set_and_follow_its_share() -> None:
     num_draws = 20000
     logits_V = torch.tensor([0.5, 0.3, 0.15, 0.05]).log()

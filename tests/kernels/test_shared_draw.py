@@ -11,7 +11,7 @@ from tests.kernels.conftest import Place
 from tests.thread_ranks import ThreadRank, run_ranks
 
 INF = float("inf")
-RANK_IDS = 301
+RANK_IDS = 384
 NUM_IDS = 2 * RANK_IDS + 250
 """Of three ranks; the last has fewer."""
 LANES = [3, 1, 0, 2, 4, -1]
@@ -22,7 +22,7 @@ def make_logits(place: Place) -> torch.Tensor:
     """Return one plain row, one of ties across ranks, and some of numbers that compare badly."""
     logits_RV = torch.randn(6, NUM_IDS, generator=torch.Generator().manual_seed(0))
     logits_RV[1] = 0
-    logits_RV[1, [300, 301, 849]] = 2
+    logits_RV[1, [383, 384, 849]] = 2
     logits_RV[2] = -INF
     logits_RV[3] = float("nan")
     logits_RV[3, 700] = -3
@@ -58,7 +58,7 @@ def draw(
 
 
 @pytest.mark.parametrize("is_drawn", [False, True])
-@pytest.mark.parametrize("piece", [64, 4096])
+@pytest.mark.parametrize("piece", [128, 4096])
 def test_every_rank_takes_the_first_of_the_largest(
     monkeypatch: pytest.MonkeyPatch, one_place: Place, piece: int, is_drawn: bool
 ) -> None:
@@ -66,7 +66,7 @@ def test_every_rank_takes_the_first_of_the_largest(
     logits_RV = make_logits(one_place)
     # Where nothing may be drawn by noise, temperatures mean nothing.
     temperatures = [0.0 if is_drawn else 5.0] * 5
-    expected = [int(logits_RV[0].argmax()), 300, 0, 700, 600, -9]
+    expected = [int(logits_RV[0].argmax()), 383, 0, 700, 600, -9]
     for tokens, token_pool_LP in run_ranks(
         3, lambda rank: draw(rank, logits_RV, temperatures, is_drawn=is_drawn)
     ):

@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
+from kernels import sample
 from model.config import ModelConfig
 from model.errors import ShareError
 from model.rope_config import RopeConfig
-from model.share import share_model
+from model.share import GROUP_SIZE, share_model
 
 
 def config_of(**changes: Any) -> ModelConfig:
@@ -43,10 +44,10 @@ def test_one_rank_holds_everything() -> None:
 def test_ranks_hold_equal_runs() -> None:
     share = share_model(config_of(), rank=3, size=4)
     assert (share.heads, share.kv_heads) == (range(12, 16), range(6, 8))
-    assert (share.intermediate, share.vocabulary) == (range(2304, 3072), range(113952, 151936))
+    assert (share.intermediate, share.vocabulary) == (range(2304, 3072), range(114048, 151936))
     shapes = share.config
     assert (shapes.num_heads, shapes.num_kv_heads, shapes.intermediate_size) == (4, 2, 768)
-    assert (shapes.vocab_size, shapes.hidden_size, shapes.head_dim) == (37984, 1024, 128)
+    assert (shapes.vocab_size, shapes.hidden_size, shapes.head_dim) == (38016, 1024, 128)
 
 
 def test_ranks_share_a_kv_head_where_there_are_too_few() -> None:
@@ -56,6 +57,15 @@ def test_ranks_share_a_kv_head_where_there_are_too_few() -> None:
     assert {len(share.kv_heads) for share in shares} == {share.config.num_kv_heads for share in shares} == {1}
     # Twelve query heads read each KV head: four ranks hold three each.
     assert [share.heads for share in shares[3:5]] == [range(9, 12), range(12, 15)]
+
+
+def test_runs_of_ids_begin_with_groups_where_every_rank_gets_some() -> None:
+    assert GROUP_SIZE == sample.GROUP_SIZE
+    for vocab_size, run in ((1000, 256), (769, 256), (768, 192), (257, 65)):
+        config = config_of(vocab_size=vocab_size, eos_token_ids=())
+        shares = [share_model(config, rank=rank, size=4) for rank in range(4)]
+        assert {one.config.vocab_size for one in shares} == {run}
+        assert [token for one in shares for token in one.vocabulary] == list(range(vocab_size))
 
 
 def test_the_vocabulary_is_padded_at_its_end() -> None:

@@ -14,6 +14,7 @@ import torch
 
 from kernels.device_sampler import sample_decode, summary_of
 from kernels.logit_summary import LogitSummary
+from kernels.sample import GROUP_SIZE
 from kernels.sampler_tables import (
     MAX_LOGPROBS,
     SamplerFlavour,
@@ -129,7 +130,8 @@ class DeviceSampler:
         """
         vocabulary = self._vocabulary
         if vocabulary is not None:
-            if flavour <= SamplingFlavour.DRAWN:
+            # Of a small vocabulary ranks may share a group of ids.
+            if flavour <= SamplingFlavour.DRAWN and logits_RV.shape[1] % GROUP_SIZE == 0:
                 logits_RV = logits_RV[:, : vocabulary.num_own_ids(logits_RV)]
                 sample_decode_shared(
                     *(logits_RV, rows.lanes_R, rows.positions_R, self._tables, self._token_pool_LP),
