@@ -79,9 +79,11 @@ def _tile(
     )
 
 
-# Best by single changes in a chain of a layer's four projections of Qwen3-0.6B, bf16, on an H200: 11.5,
-# 12.9, 16.9, 21.7 and 26.5 us (benchmarks/results/step_loop_h200_202611.md). A multiprocessor has to have
-# room for programs of two kernels in a row: with 8 KB more, those of a cluster may all start a kernel late.
+# Best by single changes in a chain of a layer's four projections of Qwen3-0.6B, bf16, on an H200, us: 11.5,
+# 12.9, 17.3, 21.7, 23.6, 26.4, 24.9 and 27.6 (benchmarks/results/step_loop_h200_202611.md); of 33 to 96 and
+# of 129 to 192 rows in a layer with its attention. A multiprocessor has to have room for programs of two
+# kernels in a row, unless the first one leaves others free: with 8 KB more, those of a cluster may all start
+# a kernel late.
 _TABLE = (
     _Tiles(
         most_rows=16,
@@ -101,8 +103,15 @@ _TABLE = (
         most_rows=64,
         wide=_tile((64, 32, 128), (8, 8)),
         short=_tile((64, 64, 128), (4, 4), 4),
-        long=_tile((64, 32, 128), (3, 6), 4),
+        long=_tile((64, 64, 128), (3, 6), 4, is_swapped=True),
         gated=_tile((64, 32, 128), (4, 3)),
+    ),
+    _Tiles(
+        most_rows=96,
+        wide=_tile((64, 64, 128), (4, 8), is_early=False),
+        short=_tile((32, 64, 128), (4, 4), 4, is_swapped=True),
+        long=_tile((32, 64, 128), (4, 4), 4, is_swapped=True),
+        gated=_tile((64, 32, 64), (6, 8), is_early=False),
     ),
     _Tiles(
         most_rows=128,
@@ -110,6 +119,20 @@ _TABLE = (
         short=_tile((64, 64, 64), (6, 6), 2),
         long=_tile((64, 64, 64), (4, 6), 4),
         gated=_tile((64, 32, 64), (6, 8), is_early=False),
+    ),
+    _Tiles(
+        most_rows=160,
+        wide=_tile((64, 64, 64), (6, 6), is_early=False),
+        short=_tile((64, 64, 64), (6, 6), 2),
+        long=_tile((64, 32, 128), (3, 4), 2),
+        gated=_tile((64, 64, 64), (4, 4), is_early=False),
+    ),
+    _Tiles(
+        most_rows=192,
+        wide=_tile((64, 64, 64), (6, 6), is_early=False),
+        short=_tile((64, 64, 64), (6, 6), 2),
+        long=_tile((64, 64, 128), (3, 3), 2),
+        gated=_tile((64, 64, 64), (4, 4), is_early=False),
     ),
     _Tiles(
         most_rows=MOST_ROWS,
