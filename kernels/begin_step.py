@@ -56,7 +56,8 @@ class StepRows:
 def _load_row(slots_ptr, turns_ptr, row, slot_stride, stride, num_slots, NUM_SLOTS_POW2: tl.constexpr):
     """Return whose turn it is, and the row's lane and position there.
 
-    They are loaded from all slots beside the turn, since behind it they would come 0.4 us later.
+    They are loaded from all slots beside the turn: behind it would be one wait more in series. What other
+    slots hold, which may just be written, is thrown away.
     """
     slots_N = tl.arange(0, NUM_SLOTS_POW2)
     lane_ptr_N = slots_ptr + slots_N * slot_stride + 3 * stride + row
@@ -105,7 +106,7 @@ def begin_step_kernel(
     append_id = tl.load(step_ptr + 2 * stride + row)
     address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)), mask=row == 0, other=0)
     cell_A, id_A = _load_appended(step_ptr, 0, num_rows, stride, BLOCK_A)
-    # The program, of one warp, knows its slot; no turn ends before all do.
+    # This program, of one warp, has its slot: relaxed, as only that must come before.
     ticket = tl.atomic_add(turns_ptr + 1, 1, sem="relaxed")
     tl.store(words_ptr + 3 * stride + row, lane)
     tl.store(words_ptr + 4 * stride + row, position)

@@ -142,7 +142,7 @@ def take_best_kernel(
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
         return
-    # Behind the token it would come 0.4 us later.
+    # Behind the token it would be one wait more in series.
     address = load_address(told_ptr)
     temperature = _load_temperature(temperature_ptr, lane, IS_DRAWN)
     _, token, _ = _load_best(candidates_ptr + 4 * row, candidates_stride, num_ranks, temperature, RANKS_POW2)
