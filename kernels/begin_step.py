@@ -106,8 +106,8 @@ def begin_step_kernel(
     append_id = tl.load(step_ptr + 2 * stride + row)
     address = tl.load((step_ptr + 6 * stride).to(tl.pointer_type(tl.int64)), mask=row == 0, other=0)
     cell_A, id_A = _load_appended(step_ptr, 0, num_rows, stride, BLOCK_A)
-    # This program, of one warp, has its slot: relaxed, as only that must come before.
-    ticket = tl.atomic_add(turns_ptr + 1, 1, sem="relaxed")
+    # Relaxed: only the load of the slot, which is never negative, must come before, for the mask's sake.
+    ticket = tl.atomic_add(turns_ptr + 1, 1, mask=slot >= 0, sem="relaxed")
     tl.store(words_ptr + 3 * stride + row, lane)
     tl.store(words_ptr + 4 * stride + row, position)
     tl.store(words_ptr + 5 * stride + row, order)
