@@ -14,17 +14,17 @@ import triton
 from kernels.argmax_sample import draw_kernel, summarize_chunks_kernel
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.edit_logits import edit_logits
-from kernels.filter_threshold import rank_candidates_kernel
 from kernels.logit_summary import LogitSummary
 from kernels.sampler_tables import LaneSampling, SamplerFlavour, SamplerWorkspace
 from kernels.step_times import mark_end
 from kernels.top_logprobs import top_logprobs
 
-CHUNKS_AT_ONCE = 8
-NUM_RANK_WARPS = 16
-"""Fewer would take all registers of a multiprocessor as well."""
 NUM_DRAW_WARPS = 8
 NUM_GREEDY_WARPS = 4
+MAX_REGISTERS = 128
+"""A thread's: two rows are drawn on a multiprocessor, 264 at once on an H200."""
+CHUNKS_AT_ONCE = 2
+"""More, of rows with limits, would not fit in these."""
 
 
 def sample_decode(
@@ -72,8 +72,6 @@ def sample_decode(
         edit_logits(logits_BV, lanes_B, positions_B, tables, token_pool_LP, workspace)
     if not is_summarized:
         _summarize(rows, tables, workspace)
-    if rows.is_sampled:
-        _rank(rows, tables, workspace)
     _draw(rows, tables, workspace)
     if rows.has_edits and out_logprob_ids_BK is not None and out_logprobs_BK is not None:
         _tell_logprobs(rows, tables, workspace, (out_logprob_ids_BK, out_logprobs_BK))
@@ -177,15 +175,13 @@ def _summarize(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -
     )
 
 
-def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
+def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
     num_rows, vocab_size = rows.logits_BV.shape
-    maxima, _, sums = rows.summary(workspace)
     num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
-    rank_candidates_kernel[(num_rows,)](
+    draw_kernel[(num_rows,)](
         rows.logits_BV,
         _edited(rows, workspace),
         workspace.is_edited_R,
-        workspace.is_drawn_R,
         rows.lanes_B,
         rows.positions_B,
         tables.temperature_L,
@@ -193,8 +189,7 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         tables.top_p_L,
         tables.min_p_L,
         tables.seed_L,
-        maxima,
-        sums,
+        *rows.summary(workspace),
         workspace.chunk_list_RC,
         workspace.candidate_logits_RN,
         workspace.candidate_ids_RN,
@@ -209,45 +204,12 @@ def _rank(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> Non
         NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
         CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
         PIECES=rows.num_pieces(workspace),
-        MAX_CANDIDATES=workspace.candidate_ids_RN.shape[1],
-        HAS_EDITS=rows.has_edits,
-        num_warps=NUM_RANK_WARPS,
-        **rows.launch_options,
-    )
-
-
-def _draw(rows: _Rows, tables: LaneSampling, workspace: SamplerWorkspace) -> None:
-    num_rows, vocab_size = rows.logits_BV.shape
-    num_chunks = triton.cdiv(vocab_size, workspace.chunk_size)
-    draw_kernel[(num_rows,)](
-        rows.logits_BV,
-        _edited(rows, workspace),
-        workspace.is_edited_R,
-        workspace.is_drawn_R,
-        rows.lanes_B,
-        rows.positions_B,
-        tables.temperature_L,
-        tables.top_k_L,
-        tables.top_p_L,
-        tables.min_p_L,
-        tables.seed_L,
-        *rows.summary(workspace),
-        workspace.chunk_list_RC,
-        rows.token_pool_LP,
-        rows.out_token_ids_B,
-        rows.told_2,
-        rows.logits_BV.stride(0),
-        rows.token_pool_LP.stride(0),
-        vocab_size,
-        num_chunks,
-        CHUNK=workspace.chunk_size,
-        NUM_CHUNKS_POW2=triton.next_power_of_2(num_chunks),
-        CHUNKS_AT_ONCE=CHUNKS_AT_ONCE,
-        PIECES=rows.num_pieces(workspace),
         GROUP=workspace.piece_size,
+        MAX_CANDIDATES=workspace.candidate_ids_RN.shape[1],
         IS_SAMPLED=rows.is_sampled,
         HAS_EDITS=rows.has_edits,
         num_warps=NUM_DRAW_WARPS if rows.is_sampled else NUM_GREEDY_WARPS,
+        maxnreg=MAX_REGISTERS,
         **rows.launch_options,
     )
 

@@ -12,54 +12,31 @@ Shapes: R rows, V vocabulary, C chunks of a row, padded to a power of two, N can
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import gumbel_noise, row_key
+from kernels.counter_noise import gumbel_noise
 from kernels.logit_chunks import (
     LOG2_E,
     LOWEST_LOGIT,
     MINUS_INFINITY,
     NO_ID,
-    SMALLEST_TEMPERATURE,
     list_chunks,
     load_listed,
     load_maxima,
     measure_kept,
-    wait_for_inputs,
-    write_token,
 )  # fmt: skip
 
-NUM_RIVALS = tl.constexpr(16)
+NUM_RIVALS = tl.constexpr(8)
 """Candidates that all others are compared with at once."""
 
 
 @triton.jit
-def rank_candidates_kernel(
-    logits_ptr, edited_ptr, is_edited_ptr, is_drawn_ptr, lanes_ptr, positions_ptr, temperature_ptr,
-    top_k_ptr, top_p_ptr, min_p_ptr, seed_ptr, chunk_max_ptr, chunk_sum_ptr, chunk_list_ptr,
-    candidate_logits_ptr, candidate_ids_ptr, token_pool_ptr, out_ptr, told_ptr, logits_stride,
-    token_pool_stride, V, num_chunks, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr,
-    CHUNKS_AT_ONCE: tl.constexpr, PIECES: tl.constexpr, MAX_CANDIDATES: tl.constexpr,
-    HAS_EDITS: tl.constexpr, PDL: tl.constexpr,
+def draw_ranked(
+    temperature, top_k, top_p, min_p, key, maximum, chunk_max_C, raw_ptr, edited_ptr, is_edited,
+    chunk_max_ptr, chunk_sum_ptr, list_ptr, candidate_logits_ptr, candidate_ids_ptr, V, num_chunks,
+    num_pieces, CHUNK: tl.constexpr, NUM_CHUNKS_POW2: tl.constexpr, CHUNKS_AT_ONCE: tl.constexpr,
+    PIECES: tl.constexpr, MAX_CANDIDATES: tl.constexpr, HAS_EDITS: tl.constexpr,
 ):  # fmt: skip
-    """One program: a row, drawn if top_k or min_p leave few enough tokens."""
-    row = tl.program_id(0)
-    lane, position = tl.load(lanes_ptr + row), tl.load(positions_ptr + row)
-    top_k = tl.load(top_k_ptr + lane, mask=lane >= 0, other=0)
-    min_p = tl.load(min_p_ptr + lane, mask=lane >= 0, other=0.0)
-    temperature = tl.load(temperature_ptr + lane, mask=lane >= 0, other=0.0)
-    wait_for_inputs(PDL)
-    tl.store(is_drawn_ptr + row, 0)
+    """Return the token of a row with top_k or min_p; -1: they leave too many to be ranked."""
     has_k = (top_k > 0) & (top_k < V)
-    if (temperature <= 0) | ((not has_k) & (min_p <= 0)) | (has_k & (top_k > MAX_CANDIDATES)):
-        return
-    temperature = tl.maximum(temperature, SMALLEST_TEMPERATURE)
-    raw_ptr, edited_ptr = logits_ptr + row.to(tl.int64) * logits_stride, edited_ptr + row.to(tl.int64) * V
-    is_edited = tl.load(is_edited_ptr + row) if HAS_EDITS else 0
-    list_ptr, candidates = chunk_list_ptr + row * num_chunks, row * MAX_CANDIDATES
-    logits_N_ptr, ids_N_ptr = candidate_logits_ptr + candidates, candidate_ids_ptr + candidates
-    num_pieces = tl.cdiv(V, CHUNK // PIECES)
-    chunk_max_ptr, chunk_sum_ptr = chunk_max_ptr + row * num_pieces, chunk_sum_ptr + row * num_pieces
-    chunk_max_C = load_maxima(chunk_max_ptr, tl.arange(0, NUM_CHUNKS_POW2), num_pieces, PIECES)
-    maximum = tl.max(chunk_max_C, 0)
     lowest = lowest_of_min_p(min_p, maximum, temperature)
     limit = lowest
     if has_k:
@@ -68,20 +45,19 @@ def rank_candidates_kernel(
             V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, PIECES, MAX_CANDIDATES, HAS_EDITS,
         )  # fmt: skip
     num_candidates = _gather_candidates(
-        limit, chunk_max_C, list_ptr, logits_N_ptr, ids_N_ptr, raw_ptr, edited_ptr, is_edited, V, CHUNK,
-        NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, MAX_CANDIDATES, HAS_EDITS,
+        limit, chunk_max_C, list_ptr, candidate_logits_ptr, candidate_ids_ptr, raw_ptr, edited_ptr, is_edited,
+        V, CHUNK, NUM_CHUNKS_POW2, CHUNKS_AT_ONCE, MAX_CANDIDATES, HAS_EDITS,
     )  # fmt: skip
-    if num_candidates > MAX_CANDIDATES:
-        return
-    tl.store(is_drawn_ptr + row, 1)
-    total = sum_chunks(
-        chunk_sum_ptr, chunk_max_ptr, maximum, temperature, num_pieces, NUM_CHUNKS_POW2 * PIECES
-    )
-    token = _draw_candidate(
-        num_candidates, logits_N_ptr, ids_N_ptr, tl.where(has_k, top_k, V), has_k, tl.load(top_p_ptr + lane),
-        lowest, total, maximum, temperature, row_key(tl.load(seed_ptr + lane), position + 1), MAX_CANDIDATES,
-    )  # fmt: skip
-    write_token(token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride)
+    token = -1
+    if num_candidates <= MAX_CANDIDATES:
+        total = sum_chunks(
+            chunk_sum_ptr, chunk_max_ptr, maximum, temperature, num_pieces, NUM_CHUNKS_POW2 * PIECES
+        )
+        token = _draw_candidate(
+            num_candidates, candidate_logits_ptr, candidate_ids_ptr, tl.where(has_k, top_k, V), has_k, top_p,
+            lowest, total, maximum, temperature, key, MAX_CANDIDATES,
+        )  # fmt: skip
+    return token
 
 
 @triton.jit

@@ -106,8 +106,6 @@ class SamplerWorkspace:
     chunk_size: int
     piece_size: int
     """Divides chunk_size."""
-    is_drawn_R: torch.Tensor
-    """int32: 1 where a row's token stands before the last kernel."""
     is_edited_R: torch.Tensor
     """int32: 1 where edited_logits_RV has the row."""
     chunk_max_RC: torch.Tensor
@@ -202,7 +200,6 @@ def allocate_sampler_workspace(
     return SamplerWorkspace(
         chunk_size=chunk_size,
         piece_size=piece_size,
-        is_drawn_R=zeros(torch.int32),
         is_edited_R=zeros(torch.int32),
         chunk_max_RC=zeros(torch.float32, num_chunks),
         chunk_bound_RC=zeros(torch.float32, num_chunks),

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.argmax_sample import best_group
 from kernels.counter_noise import gumbel_noise, row_key
+from kernels.draw_grouped import best_group
 from kernels.logit_chunks import (
     LOG2_E,
     MINUS_INFINITY,

@@ -56,7 +56,7 @@ class Drawn:
 
     token_ids: list[int]
     is_ranked: list[bool]
-    """Drawn among few candidates, by kernels/filter_threshold.py."""
+    """Candidates were gathered, and so few that they were ranked: kernels/filter_threshold.py."""
     workspace: SamplerWorkspace
     logprob_ids_BK: torch.Tensor
     logprobs_BK: torch.Tensor
@@ -89,6 +89,7 @@ def draw(
         num_rows, logits_RV.shape[1], flavour=flavour, device=device, chunk_size=chunk_size,
         max_candidates=MAX_CANDIDATES, piece_size=min(PIECE_SIZE, chunk_size),
     )  # fmt: skip
+    workspace.candidate_ids_RN.fill_(UNWRITTEN)
     if is_summarized:
         summary = summary_of(lanes_B, positions_B, tables, flavour=flavour, workspace=workspace)
         padded_BV = _summarized(padded_BV, summary)
@@ -102,9 +103,10 @@ def draw(
     for lane, row, token in zip(lanes, rows, tokens, strict=True):
         before_LP[lane, row.position + 1] = token
     assert torch.equal(pool_LP, before_LP)
+    num_candidates_R = (workspace.candidate_ids_RN[1:-1] != UNWRITTEN).sum(1)
     return Drawn(
         token_ids=tokens,
-        is_ranked=[bool(flag) for flag in workspace.is_drawn_R[1:-1].tolist()],
+        is_ranked=[0 < count < MAX_CANDIDATES for count in num_candidates_R.tolist()],
         workspace=workspace,
         logprob_ids_BK=ids_BK[1:-1].cpu(),
         logprobs_BK=logprobs_BK[1:-1].cpu(),

@@ -5,7 +5,7 @@ import torch
 
 from kernels.sampler_tables import SamplerFlavour
 from tests.kernels.conftest import Place
-from tests.kernels.sampler_cases import Row, draw, draw_ref
+from tests.kernels.sampler_cases import CHUNK_SIZE, Row, draw, draw_ref
 
 INF = float("inf")
 
@@ -46,6 +46,17 @@ def test_draws_are_those_of_the_reference(vocab_size: int, place: Place) -> None
     assert draw(logits_RV, rows).token_ids == draw_ref(logits_RV, rows)
 
 
+def test_equal_maxima_are_drawn_between_however_small_the_temperature(one_place: Place) -> None:
+    logits_RV = torch.full((16, 300), -5.0, device=one_place.device, dtype=one_place.dtype)
+    best = [3, 40, 45, 170, 260, 299]
+    logits_RV[:, best] = 50
+    rows = [Row(temperature=1e-4 * 0.1**row, seed=row) for row in range(len(logits_RV))]
+    tokens = draw(logits_RV, rows).token_ids
+    assert tokens == draw_ref(logits_RV, rows)
+    assert set(tokens) <= set(best)
+    assert len({token // CHUNK_SIZE for token in tokens}) > 2
+
+
 def test_a_chunks_size_changes_nothing(one_place: Place) -> None:
     rows = [Row(temperature=0.8, top_p=0.7, seed=seed) for seed in range(3)]
     logits_RV = _logits(3, 300, one_place)
@@ -69,9 +80,10 @@ def test_a_row_is_the_same_alone_and_in_any_batch(one_place: Place) -> None:
         assert draw(logits_RV[index : index + 1], [row]).token_ids == [batched[index]]
 
 
-def test_infinite_logits_and_nan_harm_only_their_row(one_place: Place) -> None:
+@pytest.mark.parametrize("top_p", [1.0, 0.9])
+def test_infinite_logits_and_nan_harm_only_their_row(top_p: float, one_place: Place) -> None:
     logits_RV = _logits(6, 300, one_place)
-    rows = [Row(seed=seed, top_p=0.9) for seed in range(6)]
+    rows = [Row(seed=seed, top_p=top_p) for seed in range(6)]
     expected = draw_ref(logits_RV, rows)
     logits_RV[1] = float("nan")
     logits_RV[2, ::2] = float("nan")

@@ -35,11 +35,16 @@ def test_draws_are_those_of_the_reference(rows: list[Row], plain_rows: torch.Ten
     assert draw(plain_rows, rows, is_summarized=True).token_ids == draw_ref(plain_rows, rows)
 
 
-def test_greedy_is_the_first_of_the_largest(plain_rows: torch.Tensor) -> None:
+@pytest.mark.parametrize(
+    ("flavour", "temperature"), [(SamplerFlavour.GREEDY, 3.0), (SamplerFlavour.SAMPLED, 0.0)]
+)
+def test_greedy_is_the_first_of_the_largest(
+    flavour: SamplerFlavour, temperature: float, plain_rows: torch.Tensor
+) -> None:
     plain_rows[3, [17, 18, VOCAB_SIZE - 1]] = 50
     plain_rows[4] = -1
-    rows = [Row(temperature=3.0)] * 8
-    drawn = draw(plain_rows, rows, flavour=SamplerFlavour.GREEDY, is_summarized=True)
+    rows = [Row(temperature=temperature)] * 8
+    drawn = draw(plain_rows, rows, flavour=flavour, is_summarized=True)
     assert drawn.token_ids == plain_rows.float().argmax(-1).tolist()
     assert drawn.token_ids[3:5] == [17, 0]
 
