@@ -6,18 +6,16 @@ Knows nothing about what the service does.
 import logging
 from importlib.util import find_spec
 
-import grpc
-
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
-from scheduler_svc.frontend.registering import add_service
+from scheduler_svc.frontend.registering import Services, add_service
 
 _CONTRACT_PACKAGE = "smg_grpc_proto"
 
 _log = logging.getLogger(__name__)
 
 
-def add_gateway_service(server: grpc.aio.Server, generator: Generator, *, link: EngineLink) -> list[str]:
+def add_gateway_service(server: Services, generator: Generator, *, link: EngineLink) -> list[str]:
     """Add the service to a server; return its name, or nothing where its contract is missing."""
     if find_spec(_CONTRACT_PACKAGE) is None:
         _log.warning("no service for gateways: the package %s is not installed", _CONTRACT_PACKAGE)

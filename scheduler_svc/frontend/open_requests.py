@@ -4,7 +4,7 @@ Knows nothing about what a request does. Not thread-safe: for one event loop.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from scheduler_svc.errors import DrainingError
@@ -27,6 +27,12 @@ class OpenRequests:
         self._is_draining = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._many = 0
+        self._on_many: Callable[[], None] | None = None
+
+    def call_once_many(self, many: int, on_many: Callable[[], None]) -> None:
+        """Have ``on_many`` called once, when more than ``many`` requests are open for the first time."""
+        self._many, self._on_many = many, on_many
 
     def __len__(self) -> int:
         """Tell how many requests are open."""
@@ -44,6 +50,9 @@ class OpenRequests:
         entry = OpenRequest(request_id)
         self._open.add(entry)
         self._idle.clear()
+        if self._on_many is not None and len(self._open) > self._many:
+            on_many, self._on_many = self._on_many, None
+            on_many()
         try:
             yield entry
         finally:

@@ -9,7 +9,7 @@ Abort or Tokenize, for seconds. Knows nothing about what methods do.
 from __future__ import annotations  # grpc's handler type takes parameters in its stubs only
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import grpc
 
@@ -18,8 +18,20 @@ _REGISTERED = frozenset({"Generate", "Check", "HealthCheck", "GetServerState"})
 Servicer = TypeVar("Servicer")
 
 
+class Services(Protocol):
+    """What services are added to: a server, or what stands for it."""
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler], /) -> None:
+        """Add what finds handlers by name."""
+
+    def add_registered_method_handlers(
+        self, service_name: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]], /
+    ) -> None:
+        """Add methods with queues of their own."""
+
+
 def add_service(
-    add: Callable[[Servicer, grpc.aio.Server], None], servicer: Servicer, *, server: grpc.aio.Server
+    add: Callable[[Servicer, grpc.aio.Server], None], servicer: Servicer, *, server: Services
 ) -> None:
     """Add a service to a server by what is generated for that, ``add_..._to_server``."""
     add(servicer, cast("grpc.aio.Server", _FewRegistered(server)))
@@ -28,7 +40,7 @@ def add_service(
 class _FewRegistered:
     """Stands for the server where a service is added: what is generated registers all methods."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: Services) -> None:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:

@@ -7,7 +7,7 @@ ones end within the drain time and goes.
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from scheduler_svc.collecting import collect_garbage_rarely
 from scheduler_svc.config import ConfigError, SchedulerConfig
 from scheduler_svc.errors import RequestInterruptedError
 from scheduler_svc.frontend.auth_interceptor import AuthInterceptor
+from scheduler_svc.frontend.call_takers import CallTakers
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
@@ -50,6 +51,8 @@ _UNTAKEN_LIMIT_SECONDS = 86_400
 """How long they may wait so; gRPC's own limit is 30 s."""
 _WITHOUT_WORKER_SECONDS = 5.0
 """How long a drain goes on while no worker serves: clients can go on elsewhere meanwhile."""
+_MANY_STREAMS = 32
+"""Where more are open, many calls are waited for at once; fewer of them come in fast enough one by one."""
 _CLOSE_SECONDS = 0.5
 """For last messages on their way when the server stops."""
 
@@ -118,14 +121,17 @@ class Frontend:
         self._generator = Generator(model, self._link, watch=watch, max_pending=max_pending)
         self._credentials = server_credentials(config)
         self._tenants = TenantsFile(Path(config.tenants_file)) if config.tenants_file else None
-        self._server = _make_server(config, tenants=self._tenants, note_call=watch.meter.note_call)
-        servicer = GenerationServicer(self._generator, self._link)
+        interceptors = _interceptors(tenants=self._tenants, note_call=watch.meter.note_call)
+        self._server = _make_server(config, interceptors)
+        self._takers = CallTakers(self._server, interceptors)
+        self._generator.open_requests.call_once_many(_MANY_STREAMS, self._takers.start)
+        servicer, server = GenerationServicer(self._generator, self._link), self._takers
         add_service(
-            generation_service_pb2_grpc.add_GenerationServiceServicer_to_server, servicer, server=self._server
+            generation_service_pb2_grpc.add_GenerationServiceServicer_to_server, servicer, server=server
         )
-        add_service(health_pb2_grpc.add_HealthServicer_to_server, self._health, server=self._server)
+        add_service(health_pb2_grpc.add_HealthServicer_to_server, self._health, server=server)
         names = [_SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        names += add_gateway_service(self._server, self._generator, link=self._link)
+        names += add_gateway_service(server, self._generator, link=self._link)
         if config.reflection:
             reflection.enable_server_reflection(names, self._server)
 
@@ -147,6 +153,7 @@ class Frontend:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await self._server.stop(_CLOSE_SECONDS)
+            await self._takers.wait_ended()
             await self._link.close()
             self._model.tokenizer.close()
             self._watch.close()
@@ -204,12 +211,18 @@ class Frontend:
             await self._generator.open_requests.wait_idle(_CLOSE_SECONDS)
 
 
-def _make_server(
-    config: SchedulerConfig, *, tenants: TenantsFile | None, note_call: NoteCall
-) -> grpc.aio.Server:
+def _interceptors(
+    *, tenants: TenantsFile | None, note_call: NoteCall
+) -> tuple[grpc.aio.ServerInterceptor, ...]:
     authentication = () if tenants is None else (AuthInterceptor(lambda: tenants.table, note_call=note_call),)
+    return (*authentication, CallInterceptor(note_call))
+
+
+def _make_server(
+    config: SchedulerConfig, interceptors: Sequence[grpc.aio.ServerInterceptor]
+) -> grpc.aio.Server:
     return grpc.aio.server(
-        interceptors=[*authentication, CallInterceptor(note_call)],
+        interceptors=interceptors,
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),
