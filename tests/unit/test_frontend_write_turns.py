@@ -114,6 +114,24 @@ async def test_in_a_burst_new_streams_are_taken_in_together(monkeypatch: pytest.
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def test_in_a_burst_many_new_streams_do_not_wait_for_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler_svc.frontend.write_turns._BURST_ROUND_SECONDS", 60.0)
+    turns, taken_in = WriteTurns(lambda: MANY_STREAMS), list[int]()
+    begin_burst(turns, monkeypatch)
+
+    async def take_in(index: int) -> None:
+        await turns.take_in()
+        taken_in.append(index)
+
+    tasks = [asyncio.create_task(take_in(index)) for index in range(15)]
+    with pytest.raises(AssertionError):
+        await rounds_until(lambda: bool(taken_in))
+    tasks += [asyncio.create_task(take_in(index)) for index in range(15, 31)]
+    await rounds_until(lambda: len(taken_in) == 31)
+    assert taken_in == list(range(31))
+    await asyncio.gather(*tasks)
+
+
 async def test_one_turn_after_another_needs_no_waiting() -> None:
     turns = WriteTurns(lambda: MANY_STREAMS)
     for _ in range(8):
