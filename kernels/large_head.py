@@ -58,7 +58,7 @@ TILES = {
     range(129, 145): HeadTile(row_blocks=(128, 16), num_stages=5, summed_rows=64, most_inputs=2048),
     range(145, 161): HeadTile(row_blocks=(128, 32), num_stages=5, summed_rows=64, most_inputs=2048),
     range(161, 193): HeadTile(row_blocks=(128, 64), num_stages=4, summed_rows=64, most_inputs=1024),
-    range(225, 257): HeadTile(row_blocks=(256,), num_stages=3, summed_rows=64, most_inputs=1024),
+    range(193, 257): HeadTile(row_blocks=(256,), num_stages=3, summed_rows=64, most_inputs=1024),
 }
 MOST_STAGES = max(tile.num_stages for tile in TILES.values())
 

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import GROUP_IDS, exponential_noise, row_key, uniform_bounds
+from kernels.counter_noise import GROUP_IDS, quick_exponential, quick_log2, row_key, uniform_bounds
 from kernels.logit_chunks import (
     IS_INTERPRETED,
     LOG2_E,
@@ -116,7 +116,7 @@ def lift(total, key, group):
     Both are one logarithm, as the noise is minus that of a number of Exp(1).
     """
     # A group without ids, or of nothing but NaN, weighs nothing.
-    return tl.log2(tl.maximum(total, LEAST_WEIGHT) / exponential_noise(key, group + GROUP_IDS))
+    return quick_log2(tl.maximum(total, LEAST_WEIGHT) / quick_exponential(key, group + GROUP_IDS))
 
 
 @triton.jit
