@@ -85,11 +85,7 @@ def draw(
     out_B = torch.full((num_rows,), UNWRITTEN, dtype=torch.int32, device=device)
     ids_BK = torch.full((num_rows, 21), UNWRITTEN, dtype=torch.int32, device=device)
     logprobs_BK = torch.full((num_rows, 21), float(UNWRITTEN), device=device)
-    workspace = allocate_sampler_workspace(
-        num_rows, logits_RV.shape[1], flavour=flavour, device=device, chunk_size=chunk_size,
-        max_candidates=MAX_CANDIDATES, piece_size=min(PIECE_SIZE, chunk_size),
-    )  # fmt: skip
-    workspace.candidate_ids_RN.fill_(UNWRITTEN)
+    workspace = _used_workspace(num_rows, logits_RV, flavour=flavour, chunk_size=chunk_size)
     if is_summarized:
         summary = summary_of(lanes_B, positions_B, tables, flavour=flavour, workspace=workspace)
         padded_BV = _summarized(padded_BV, summary)
@@ -111,6 +107,20 @@ def draw(
         logprob_ids_BK=ids_BK[1:-1].cpu(),
         logprobs_BK=logprobs_BK[1:-1].cpu(),
     )
+
+
+def _used_workspace(
+    num_rows: int, logits_RV: torch.Tensor, *, flavour: SamplerFlavour, chunk_size: int
+) -> SamplerWorkspace:
+    """Return memory in which steps before left what nobody may look at."""
+    workspace = allocate_sampler_workspace(
+        num_rows, logits_RV.shape[1], flavour=flavour, device=logits_RV.device, chunk_size=chunk_size,
+        max_candidates=MAX_CANDIDATES, piece_size=min(PIECE_SIZE, chunk_size),
+    )  # fmt: skip
+    workspace.candidate_ids_RN.fill_(UNWRITTEN)
+    for stale in ("chunk_bound_RC", "chunk_sum_RC", "piece_bound_SP", "piece_sum_SP"):
+        getattr(workspace, stale).fill_(float("nan"))
+    return workspace
 
 
 def _summarized(logits_BV: torch.Tensor, summary: LogitSummary | None) -> torch.Tensor:
