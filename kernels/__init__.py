@@ -11,5 +11,5 @@ Where to begin, in the order of a layer; what these import lies beside them:
 - sums over ranks: all_reduce.py;
 - sampling: sample.py is the reference, device_sampler.py what captured steps use, shared_sample.py draws
   over ranks;
-- around a captured step: begin_step.py, prepare.py.
+- around a captured step: begin_step.py, prepare.py, step_times.py.
 """

@@ -57,7 +57,7 @@ def sample_decode(
         out_logprob_ids_BK: int32, K = 21: the drawn token, then as many of the likeliest as the row asks for.
         out_logprobs_BK: float32, their log-probabilities in the model's own distribution.
         told_2: int64: where tokens and the step's times are told, as kernels.step_times has it.
-        is_summarized: the kernel that computed the logits has written what summarize tells it to.
+        is_summarized: the kernel that computed the logits has written what summary_of tells it to.
         is_dependent: let kernels start while the one before runs, where the device can. They read lanes,
             positions and tables at once: what wrote those must have ended before it began.
 
@@ -121,7 +121,7 @@ class _Rows:
         return launch_options(self.is_dependent)
 
     def summary(self, workspace: SamplerWorkspace) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return maxima, bounds and sums."""
+        """Return maxima, lifts or bounds, and sums."""
         if self.is_summarized:
             return workspace.piece_max_SP, workspace.piece_bound_SP, workspace.piece_sum_SP
         return workspace.chunk_max_RC, workspace.chunk_bound_RC, workspace.chunk_sum_RC

@@ -96,7 +96,7 @@ def streamed_projection(
     is_dependent: bool = False,
     tile: StreamedTile | None = None,
 ) -> torch.Tensor:
-    """Return x @ weight.T.
+    """Return x @ weight.T; with a summary, of a row without a limit perhaps only what may be drawn.
 
     Args:
         x_RI: as many rows as can_stream takes.

@@ -152,7 +152,8 @@ class FusedDecoder:
         A rank of a shared model gives those of its token ids; what it gives for padding means nothing.
 
         Returns:
-            whether the summary of the logits has been written, too.
+            whether the summary of the logits has been written, too: of a row without a limit there may then
+            be only those logits that may be drawn.
         """
         stream = self._run_layers(step, kv_caches)
         way = self._head.way(len(out_TV), ROW_LIMITS.head)
