@@ -121,7 +121,7 @@ def _language(program: int, num_programs: int) -> SimpleNamespace:
         full=lambda shape, number, dtype, layout: tile(np.full(shape, number, dtype)),  # noqa: ARG005
         zeros=lambda shape, dtype, layout: tile(np.zeros(shape, dtype)),  # noqa: ARG005
         arange=lambda start, end, layout: tile(np.arange(start, end)),  # noqa: ARG005
-        log=np.log, div_rn=np.divide, abs=np.abs, load=_load, store=_store, atomic_add=_atomic_add,
+        abs=np.abs, load=_load, store=_store, atomic_add=_atomic_add,
         warp_specialize=_specialize, allocate_shared_memory=_allocate, tuple=tuple, exp=_exp,
         join=lambda low, high: np.stack((low, high), -1),
     )  # fmt: skip
