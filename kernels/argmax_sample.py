@@ -25,8 +25,8 @@ import triton.language as tl
 from kernels.counter_noise import gumbel_noise, row_key, uniform_bounds
 from kernels.draw_grouped import best_group, draw_grouped
 from kernels.filter_threshold import draw_ranked, find_kth, is_ranked, lowest_of_min_p, sum_chunks
+from kernels.interpreter import IS_INTERPRETED
 from kernels.logit_chunks import (
-    IS_INTERPRETED,
     LOG2_E,
     LOWEST_LOGIT,
     MINUS_INFINITY,

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.counter_random import GROUP_IDS_FROM
+from kernels.interpreter import IS_INTERPRETED
 
 GOLDEN_GAMMA = tl.constexpr(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -18,8 +19,7 @@ LARGEST_UNIFORM = tl.constexpr(1 - 2**-24)
 UNIT = tl.constexpr(2.0**-32)
 HALF_UNIT = tl.constexpr(2.0**-33)
 """The smallest uniform number."""
-IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""The interpreter knows no assembly."""
+LN_2 = tl.constexpr(0.6931471805599453)
 GROUP_IDS = tl.constexpr(GROUP_IDS_FROM)
 """Of groups of tokens, from here on."""
 
@@ -56,7 +56,7 @@ def quick_exponential(key, ids):
     u = uniform(key, ids)
     # -log1p(-u) by its series where the logarithm's error would show.
     series = u * (1.0 + u * (1 / 2 + u * (1 / 3 + u * (1 / 4 + u * (1 / 5)))))
-    return tl.where(u < 1 / 16, series, quick_log2(1.0 - u) * -0.6931471805599453)
+    return tl.where(u < 1 / 16, series, quick_log2(1.0 - u) * -LN_2)
 
 
 @triton.jit

@@ -11,9 +11,7 @@ import triton
 import triton.language as tl
 
 from kernels.decode_cells import head_numbers
-
-IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""The interpreter knows no assembly."""
+from kernels.interpreter import IS_INTERPRETED
 
 
 @triton.jit

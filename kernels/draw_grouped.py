@@ -13,7 +13,7 @@ Source: Gumbel-max trick, by groups first: kernels.sample.
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import gumbel_noise
+from kernels.counter_noise import LN_2, gumbel_noise
 from kernels.logit_chunks import (
     LOG2_E,
     LOWEST_LOGIT,
@@ -24,8 +24,6 @@ from kernels.logit_chunks import (
     load_logits,
 )
 from kernels.logit_summary import lift, weigh
-
-LN_2 = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
+from kernels.interpreter import IS_INTERPRETED
 from kernels.step_times import tell_times
 
 HIGHEST_LOGIT = tl.constexpr(1e18)
@@ -19,8 +20,6 @@ SMALLEST_TEMPERATURE = tl.constexpr(1e-20)
 LOG2_E = tl.constexpr(1.4426950408889634)
 MINUS_INFINITY = tl.constexpr(float("-inf"))
 NO_ID = tl.constexpr(2**31 - 1)
-IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
-"""numpy's maximum of a number and NaN is NaN, a GPU's is the number."""
 
 
 @triton.jit
@@ -116,23 +115,20 @@ def measure_kept(
 
 @triton.jit
 def load_address(told_ptr):
-    """Return where tokens are told; 0 where they are not."""
+    """Return where tokens are told; 0 where they are not. Behind the token it would be one more wait."""
     return tl.full((), 0, tl.int64) if told_ptr is None else tl.load(told_ptr)
 
 
 @triton.jit
 def write_token(
-    token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address=None
+    token, row, lane, position, out_ptr, told_ptr, token_pool_ptr, token_pool_stride, address
 ):  # fmt: skip
-    """Write a drawn token to the row's output, where it is told, and to its lane's tokens.
+    """Write a drawn token to the row's output, where it is told, by load_address, and to its lane's tokens.
 
-    The address is load_address', where that was called before. With the first row's token the step's times
-    are told; what other rows take longer is seen as idle time.
+    With the first row's token the step's times are told; what other rows take longer is seen as idle time.
     """
     tl.store(out_ptr + row, token)
     if told_ptr is not None:
-        if address is None:
-            address = tl.load(told_ptr)
         begin = tl.load(told_ptr + 1)
         tl.store(address.to(tl.pointer_type(tl.int32)) + row, token)
         if row == 0:

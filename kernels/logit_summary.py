@@ -15,8 +15,8 @@ import triton
 import triton.language as tl
 
 from kernels.counter_noise import GROUP_IDS, quick_exponential, quick_log2, row_key, uniform_bounds
+from kernels.interpreter import IS_INTERPRETED
 from kernels.logit_chunks import (
-    IS_INTERPRETED,
     LOG2_E,
     MINUS_INFINITY,
     SMALLEST_TEMPERATURE,

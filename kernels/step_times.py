@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-IS_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+from kernels.interpreter import IS_INTERPRETED
 
 
 @triton.jit
