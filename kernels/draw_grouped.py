@@ -44,13 +44,25 @@ def draw_grouped(
         ids = piece * PIECE + tl.arange(0, PIECE)
         logits = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
         group = _group_of(logits, is_drawn, maximum, temperature, key, piece * PIECE, V, GROUP, IS_SAMPLED)
+    return draw_of_group(
+        group, raw_ptr, edited_ptr, is_edited, is_drawn, maximum, temperature, key, V, GROUP, IS_SAMPLED,
+        HAS_EDITS,
+    )  # fmt: skip
+
+
+@triton.jit
+def draw_of_group(
+    group, raw_ptr, edited_ptr, is_edited, is_drawn, maximum, temperature, key, end, GROUP: tl.constexpr,
+    IS_SAMPLED: tl.constexpr, HAS_EDITS: tl.constexpr,
+):  # fmt: skip
+    """Return one of a group's ids below the end: drawn, or the first of the largest logits."""
     ids = group * GROUP + tl.arange(0, GROUP)
-    values = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < V, HAS_EDITS)
+    values = load_logits(raw_ptr, edited_ptr, is_edited, ids, ids < end, HAS_EDITS)
     if IS_SAMPLED:
         # While the logits are on their way.
         noise = gumbel_noise(key, ids)
         values = tl.where(is_drawn, tl.div_rn(values - maximum, temperature) + noise, values)
-    _, place = tl.max(tl.where(ids < V, values, MINUS_INFINITY), 0, return_indices=True)
+    _, place = tl.max(tl.where(ids < end, values, MINUS_INFINITY), 0, return_indices=True)
     return group * GROUP + place
 
 

@@ -16,8 +16,8 @@ import torch
 import triton
 import triton.language as tl
 
-from kernels.counter_noise import gumbel_noise, row_key
-from kernels.draw_grouped import best_group
+from kernels.counter_noise import row_key
+from kernels.draw_grouped import best_group, draw_of_group
 from kernels.logit_chunks import (
     LOG2_E,
     MINUS_INFINITY,
@@ -98,21 +98,13 @@ def draw_pieces_kernel(
         first, end = tl.program_id(1) * PIECE + first_id, V + first_id
         value, group = best_group(logits, base, LOG2_E / temperature, key, first, end, GROUP)
         value = value / LOG2_E
-        token = _draw_of_group(group, row_ptr - first_id, base, temperature, key, end, GROUP)
+        token = draw_of_group(
+            group, row_ptr - first_id, row_ptr, 0, True, base, temperature, key, end, GROUP, True, False
+        )
     else:
         value = 0.0
         token = tl.min(tl.where(is_own & (clamp_logits(logits) == base), ids, NO_ID), 0)
     _store_candidate(candidates_ptr + row * candidates_stride + 4 * tl.program_id(1), value, token, base)
-
-
-@triton.jit
-def _draw_of_group(group, logit_of_id_ptr, base, temperature, key, end, GROUP: tl.constexpr):
-    """Return the id drawn of a group, those from end on left out."""
-    ids = group * GROUP + tl.arange(0, GROUP)
-    logits = clamp_logits(tl.load(logit_of_id_ptr + ids, mask=ids < end, other=MINUS_INFINITY).to(tl.float32))
-    values = tl.div_rn(logits - base, temperature) + gumbel_noise(key, ids)
-    _, token = _best_of(tl.where(ids < end, values, MINUS_INFINITY), ids)
-    return token
 
 
 @triton.jit
