@@ -68,7 +68,9 @@ class CallTakers:
             return
         for method, handler in self._handlers.items():
             for _ in range(NUM_TAKERS):
-                self._takers.append(asyncio.create_task(self._take_calls(method, handler)))
+                taker = asyncio.create_task(self._take_calls(method, handler))
+                taker.add_done_callback(_tell_failure)
+                self._takers.append(taker)
 
     async def wait_ended(self) -> None:
         """Wait until no taker is left: the server must have stopped."""
@@ -86,6 +88,13 @@ class CallTakers:
             call = loop.create_task(cygrpc._schedule_rpc_coro(handling, state, loop, method))
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
+
+
+def _tell_failure(taker: asyncio.Task[None]) -> None:
+    """Log why a taker ended, if not because the server stops: the server itself still takes calls."""
+    failure = None if taker.cancelled() else taker.exception()
+    if failure is not None:
+        _log.error("a taker of calls has ended", exc_info=failure)
 
 
 class _Found:

@@ -113,3 +113,29 @@ async def test_with_a_grpc_that_is_not_known_all_goes_the_servers_own_way(
     assert "one by one" in caplog.text
     await end(bench, streams)
     assert not taken
+
+
+async def test_a_taker_that_fails_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def is_running(self) -> bool:
+            return True
+
+        async def _request_registered_call(self, _method: bytes) -> None:
+            raise RuntimeError("grpc's inner parts are others")
+
+    class Server:
+        _server = Broken()
+
+        def add_registered_method_handlers(self, _service: str, _handlers: dict[str, Any]) -> None:
+            pass
+
+    server: Any = Server()
+    handler: Any = None
+    takers = call_takers.CallTakers(server, ())
+    takers.add_registered_method_handlers("some.Service", {"Generate": handler})
+    takers.start()
+    await takers.wait_ended()
+    assert [record.message for record in caplog.records] == [
+        "a taker of calls has ended"
+    ] * call_takers.NUM_TAKERS
+    assert all(record.levelno == logging.ERROR for record in caplog.records)
