@@ -45,10 +45,9 @@ class HeadTile:
         return sum(self.row_blocks)
 
 
-# Norm, head and sampler of Qwen3-0.6B in bf16 on an H200, us, streamed (64 rows) or with cuBLAS, and so: 64
-# rows 95 and 90, 66: 106 and 94, 80: 110 and 94, 96: 115 and 96, 128: 121 and 100, 144: 126 and 111, 160: 131
-# and 116, 176: 135 and 132, 192: 140 and 131, 240: 161 and 155, 256: 166 and 155. With cuBLAS 208 rows take
-# 146 and 224 take 151; so, as 128 + 64 + 16 and as 128 + 64 + 32 rows, 146 and 162, as 256 rows 149 and 150.
+# Norm, head and sampler of Qwen3-0.6B in bf16 on an H200, us, with cuBLAS and so: 128 rows 134 and 93, 160:
+# 143 and 104, 176: 152 and 117, 192: 157 and 119; streamed 64 rows took some 5 more. 256 rows took 145 when
+# the sampler still was two launches: 193 and more were not timed with cuBLAS since groups of ids are drawn.
 # cuBLAS's product alone is faster, by 4 us at 128 rows, some 7 at 160 and 19 at 192: of more inputs it wins.
 TILES = {
     range(33, 65): HeadTile(row_blocks=(64,), num_stages=6, summed_rows=64),

@@ -24,7 +24,7 @@ from kernels.logit_chunks import (
 )
 from kernels.sampler_tables import LaneSampling
 
-LEAST_WEIGHT = tl.constexpr(1e-30)
+LEAST_WEIGHT, MOST_WEIGHT = tl.constexpr(1e-30), tl.constexpr(1e20)
 LOWEST_EXPONENT = tl.constexpr(-200.0)
 """Two to this power is 0 in float32."""
 
@@ -115,8 +115,9 @@ def lift(total, key, group):
 
     Both are one logarithm, as the noise is minus that of a number of Exp(1).
     """
-    # A group without ids, or of nothing but NaN, weighs nothing.
-    return quick_log2(tl.maximum(total, LEAST_WEIGHT) / quick_exponential(key, group + GROUP_IDS))
+    # A group without ids, or of nothing but NaN, weighs nothing; an infinite logit no more than a number.
+    total = tl.minimum(tl.maximum(total, LEAST_WEIGHT), MOST_WEIGHT)
+    return quick_log2(total / quick_exponential(key, group + GROUP_IDS))
 
 
 @triton.jit
