@@ -20,6 +20,8 @@ UNIT = tl.constexpr(2.0**-32)
 HALF_UNIT = tl.constexpr(2.0**-33)
 """The smallest uniform number."""
 LN_2 = tl.constexpr(0.6931471805599453)
+LEAST_NORMAL = tl.constexpr(2.0**-126)
+"""Of float32: numpy warns of the logarithm of 0."""
 GROUP_IDS = tl.constexpr(GROUP_IDS_FROM)
 """Of groups of tokens, from here on."""
 
@@ -85,7 +87,7 @@ def log2_of_word(word):
 def quick_log2(number):
     """Return log2 of what is not negative, to 2^-22 or one rounding of float32, in one instruction."""
     if IS_INTERPRETED:
-        return tl.log2(tl.maximum(number, HALF_UNIT))
+        return tl.log2(tl.maximum(number, LEAST_NORMAL))
     return tl.inline_asm_elementwise(
         "lg2.approx.ftz.f32 $0, $1;", "=f,f", [number], dtype=tl.float32, is_pure=True, pack=1
     )

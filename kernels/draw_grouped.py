@@ -123,5 +123,7 @@ def best_group(logits, maximum, scale, key, first_id, V, GROUP: tl.constexpr):
     group_max_N = clamp_logits(tl.max(logits_NO, 1))
     weights_NO = tl.where(ids_NO < V, weigh(logits_NO - group_max_N[:, None], scale), 0.0)
     value_N = (group_max_N - maximum) * scale + lift(tl.sum(weights_NO, 1), key, group_N)
+    # Where no id weighs anything, as of nothing but NaN, groups without ids would be as good.
+    value_N = tl.where(group_N * GROUP < V, value_N, MINUS_INFINITY)
     value = tl.max(value_N, 0)
     return value, tl.min(tl.where(value_N == value, group_N, NO_ID), 0)

@@ -97,3 +97,11 @@ def test_every_rank_draws_the_reference_s_token(
     for tokens, _ in run_ranks(3, lambda rank: draw(rank, logits_RV, temperatures, is_drawn=True)):
         assert tokens == [*expected, -9]
     assert len({token // RANK_IDS for token in expected}) > 1
+
+
+def test_a_row_without_a_number_has_a_token_of_the_vocabulary(one_place: Place) -> None:
+    # Of most groups of a piece no rank has an id.
+    logits_RV = make_logits(one_place).fill_(-INF)
+    for tokens, _ in run_ranks(3, lambda rank: draw(rank, logits_RV, [1.0] * 5, is_drawn=True)):
+        assert all(0 <= token < NUM_IDS for token in tokens[:-1])
+        assert len(set(tokens[:-1])) > 1
