@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worker_svc.runner.cell_writer import CellWrite, CellWriter, row_write
-from worker_svc.runner.device_times import DeviceTimes, StepTimes
+from worker_svc.runner.device_times import AwaitedIdle, DeviceTimes, StepTimes
 from worker_svc.runner.packed_upload import Arrays, PackedUpload, RepeatedUpload, packed_starts
 from worker_svc.runner.results import DeviceLogprobs, DownloadingStep, EmptyStep, ResultRing
 from worker_svc.runner.staging import StagingRing
@@ -172,6 +172,20 @@ def test_a_step_tells_how_long_it_took_and_what_passed_since_the_one_before() ->
         DeviceTimes(busy_ns=1000, idle_ns=100),
         DeviceTimes(busy_ns=1, idle_ns=0),
     ]
+
+
+def test_idle_time_counts_where_lanes_were_held_before_each_step_since_the_last_one_told() -> None:
+    idle, nothing, some = AwaitedIdle(), DeviceTimes(busy_ns=0, idle_ns=0), DeviceTimes(busy_ns=5, idle_ns=70)
+    assert idle.of(some, is_awaited=True) == 70
+    assert idle.of(some, is_awaited=False) == 0
+    assert idle.of(some, is_awaited=True) == 70
+    # A lane's release, a pause, a prompt in three parts, of which only the last one tells anything.
+    assert [idle.of(nothing, is_awaited=is_held) for is_held in (True, False, True)] == [0, 0, 0]
+    assert idle.of(some, is_awaited=True) == 0
+    assert idle.of(some, is_awaited=True) == 70
+    # The same while another lane is held.
+    assert [idle.of(nothing, is_awaited=True) for _ in range(2)] == [0, 0]
+    assert idle.of(some, is_awaited=True) == 70
 
 
 def test_logprobs_are_each_rows_own_entries() -> None:

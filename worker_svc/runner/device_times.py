@@ -16,6 +16,28 @@ class DeviceTimes:
     """From the end of the step before to its own begin."""
 
 
+class AwaitedIdle:
+    """Tells which idle time somebody minds: what passed while lanes were held.
+
+    What a step tells reaches back to the last one that told anything: lanes must have been held before each
+    in between, too.
+    """
+
+    def __init__(self) -> None:
+        self._was_awaited = True
+
+    def of(self, times: DeviceTimes, *, is_awaited: bool) -> int:
+        """Return how much of a step's idle time counts, in ns; steps come in order.
+
+        Args:
+            times: The step's; none at all where it tells nothing.
+            is_awaited: Whether lanes were held before it.
+        """
+        is_awaited = is_awaited and self._was_awaited
+        self._was_awaited = is_awaited or times.busy_ns > 0
+        return times.idle_ns if is_awaited else 0
+
+
 class StepTimes:
     """Tells each step's times from when it and the one before began and ended."""
 

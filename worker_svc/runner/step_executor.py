@@ -17,7 +17,7 @@ from worker_svc.batch.lease import Lease
 from worker_svc.batch.sequence_table import SequenceTable
 from worker_svc.batch.step import SampledTokens, Step, StepResult
 from worker_svc.batch.step_rows import StepRows
-from worker_svc.runner.device_times import DeviceTimes, StepTimes
+from worker_svc.runner.device_times import AwaitedIdle, DeviceTimes, StepTimes
 from worker_svc.runner.interface import LaunchedStep, ModelRunner
 
 _NO_TOKENS = SampledTokens(token_ids=np.empty(0, np.int32))
@@ -33,6 +33,7 @@ class PendingStep:
     tell: Callable[[SampledTokens], SampledTokens]
     """Turns what the device sampled into what the engine is told. Called once, in order."""
     host_times: StepTimes
+    awaited_idle: AwaitedIdle
     is_awaited: bool
     """Whether lanes were held before it: else nobody minds that the device was idle."""
     iteration: int = 0
@@ -49,7 +50,7 @@ class PendingStep:
             sampled=sampled,
             step_time_ns=end_time_ns - self.start_time_ns,
             busy_time_ns=times.busy_ns,
-            idle_time_ns=times.idle_ns if self.is_awaited else 0,
+            idle_time_ns=self.awaited_idle.of(times, is_awaited=self.is_awaited),
             iteration=self.iteration,
             num_iterations=self.num_iterations,
             is_last=self.is_last,
@@ -81,6 +82,7 @@ class StepExecutor:
         self._table = SequenceTable(limits)
         self._runner = runner
         self._host_times = StepTimes()
+        self._awaited_idle = AwaitedIdle()
 
     @property
     def num_steps_ahead(self) -> int:
@@ -112,6 +114,7 @@ class StepExecutor:
             launched=launched,
             tell=self._noting_ends(rows),
             host_times=self._host_times,
+            awaited_idle=self._awaited_idle,
             is_awaited=is_awaited,
         )
 
@@ -135,6 +138,7 @@ class StepExecutor:
             launched=self._runner.launch(InputBatch(self._table, iteration.rows), ()),
             tell=iteration.told,
             host_times=self._host_times,
+            awaited_idle=self._awaited_idle,
             is_awaited=True,
             iteration=iteration.number,
             is_last=lease.is_complete,
@@ -151,6 +155,7 @@ class StepExecutor:
             launched=launched or NothingLaunched(),
             tell=lambda _: _NO_TOKENS,
             host_times=self._host_times,
+            awaited_idle=self._awaited_idle,
             is_awaited=True,
             iteration=lease.num_iterations,
             num_iterations=0,
