@@ -114,7 +114,7 @@ def begin_step_kernel(
     tl.store(cells_ptr + append_cell, append_id)
     tl.store(seq_lens_ptr + row, tl.where(is_live, position + 1, 0))
     tl.store(told_ptr, address, mask=row == 0)
-    tl.store(told_ptr + 1, now, mask=(address != 0) & (begin == 0))
+    tl.store(told_ptr + 1, now + begin, mask=(address != 0) & (begin <= 0))
     own_A = tl.where(cell_A == cell, id_A, -1)
     if HAS_MORE:
         for first in range(BLOCK_A, num_rows, BLOCK_A):

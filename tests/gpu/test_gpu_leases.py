@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from tests.gpu.gpu_worker import Epoch, make_worker
-from tests.worker_steps import int32, run_lease, step
+from tests.gpu.gpu_worker import LANE_TOKENS, Epoch, blocks_of, make_worker
+from tests.worker_steps import admission, int32, run_lease, step
 
 pytestmark = pytest.mark.gpu
 
@@ -91,7 +91,7 @@ def test_steps_with_prompts_and_without_are_timed_by_one_clock(
         epoch.decode(LANES, 2)
         time.sleep(PAUSE_SECONDS)
         *before, result = epoch.prefill(lane, PROMPTS[0] + [7] * 6, num_first=num_first)
-        # A step that samples nothing is part of the next.
+        # What a step takes that samples nothing is told with the next.
         assert [(one.busy_time_ns, one.idle_time_ns) for one in before] == [(0, 0)] * (num_first > 0)
         time.sleep(PAUSE_SECONDS)
         results += [result, epoch.run(*((lane, 1, True) for lane in LANES))]
@@ -99,3 +99,21 @@ def test_steps_with_prompts_and_without_are_timed_by_one_clock(
     for result in results[4:]:
         assert 0 < result.busy_time_ns < 1e9 * PAUSE_SECONDS / 2
         assert 1e9 * PAUSE_SECONDS / 2 < result.idle_time_ns < 2e9 * PAUSE_SECONDS
+
+
+def test_a_prompt_whose_rest_never_comes_keeps_the_device_from_idling_no_longer(
+    checkpoint_folder: Callable[[str], Path],
+) -> None:
+    executor, _ = make_worker(checkpoint_folder("qwen3_gqa3"), batch_sizes=(9,), has_graphs=True)
+    prompt = PROMPTS[0] + [7] * 6
+    for _ in range(2):  # what is captured first takes its time
+        _prefilled(executor, {}).prefill(1, prompt, num_first=5)
+    epoch = Epoch(executor)
+    admitted = admission(
+        1, token_ids=int32(prompt), num_prompt_tokens=len(prompt), block_ids=int32(blocks_of(1)),
+        max_total_tokens=LANE_TOKENS,
+    )  # fmt: skip
+    epoch.run((1, 5, False), admissions=(admitted,))
+    time.sleep(PAUSE_SECONDS)
+    (result,) = Epoch(executor).prefill(2, prompt)
+    assert 0 < result.busy_time_ns < 1e9 * PAUSE_SECONDS / 2

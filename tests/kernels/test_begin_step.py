@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from kernels.begin_step import StepRows, StepSlots, begin_step, begin_step_ref
+from kernels.step_times import INTERPRETED_NS
 
 BLOCK_SIZE, NUM_LANES, NUM_COLUMNS = 16, 300, 4
 Tables = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -134,7 +135,11 @@ def test_steps_of_any_size_take_turns(device: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "kept", "begins"), [(77, 0, "now"), (77, 55, "before"), (0, 0, "never"), (0, 55, "before")]
+    ("address", "kept", "begins"),
+    [
+        *((77, 0, "now"), (77, -55, "now"), (77, 55, "before")),
+        *((0, 0, "never"), (0, 55, "before"), (0, -55, "told nothing")),
+    ],
 )
 def test_a_step_that_is_told_begins_unless_it_has(device: str, address: int, kept: int, begins: str) -> None:
     tables = _tables(device)
@@ -147,10 +152,12 @@ def test_a_step_that_is_told_begins_unless_it_has(device: str, address: int, kep
     told, begin = out.told_2.tolist()
     assert told == address
     if begins == "now":
-        # The interpreter's clock stands at 1.
+        # The interpreter's clock stands still.
         assert begin > 0
+        if device == "cpu":
+            assert begin == INTERPRETED_NS.value + kept
     else:
-        assert begin == {"before": 55, "never": 0}[begins]
+        assert begin == {"before": 55, "never": 0, "told nothing": -55}[begins]
 
 
 def test_slots_past_two_to_the_31_do_not_wrap(device: str) -> None:

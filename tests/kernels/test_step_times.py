@@ -1,5 +1,6 @@
 """A step's begin and end, told in front of its tokens: once by what draws them, anew by what comes after."""
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +15,9 @@ from kernels.sampler_tables import (
     allocate_sampler_workspace,
 )
 from kernels.shared_draw import sample_decode_shared
-from kernels.step_times import mark_begin, mark_end
+from kernels.step_times import mark_begin, mark_end, mark_untold_end
 
+PAUSE_SECONDS = 0.2
 NUM_ROWS, NUM_LANES, VOCABULARY, UNTOUCHED = 3, 4, 40, -7
 Draw = Callable[["Host", torch.Tensor], None]
 
@@ -103,7 +105,7 @@ def test_who_draws_tells_tokens_and_times(device: str, name: str) -> None:
     DRAWS[name](host, torch.tensor([2, -1, 0], dtype=torch.int32, device=device))
     begin, end = host.read()
     assert begin == 55
-    # The interpreter's clock stands at 1.
+    # The interpreter's clock stands still.
     assert end > 0
     assert host.tokens_R.tolist() == [0, UNTOUCHED, 2]
     assert host.told_2[1] == 0, "the next step is to begin anew"
@@ -150,3 +152,24 @@ def test_steps_follow_each_other(device: str) -> None:
         begin, end = host.read()
         assert last <= begin <= end
         last = end
+
+
+def test_what_steps_took_that_tell_nothing_is_the_next_one_s_and_a_pause_is_not(device: str) -> None:
+    host = Host(device)
+    host.told_2[1] = 0
+    took = 0
+    for _ in range(2):
+        mark_begin(host.told_2)
+        if device == "cpu":
+            host.told_2[1] -= 27
+        mark_untold_end(host.told_2)
+        mark_untold_end(host.told_2)
+        took, before = -int(host.told_2[1]), took
+        assert took > before
+        time.sleep(PAUSE_SECONDS)
+    mark_begin(host.told_2)
+    mark_end(host.told_2)
+    begin, end = host.read()
+    assert took <= end - begin < took + 1e9 * PAUSE_SECONDS / 2
+    assert device == "cuda" or end - begin == 54
+    assert host.told_2[1] == 0

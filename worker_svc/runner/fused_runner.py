@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from kernels.step_times import mark_begin, mark_end
+from kernels.step_times import mark_begin, mark_end, mark_untold_end
 from worker_svc.batch.input_batch import InputBatch
 from worker_svc.batch.lane_parameters import SamplingFlavour
 from worker_svc.batch.padding import choose_batch_size
@@ -91,6 +91,8 @@ class FusedModelRunner:
             return EmptyStep()
         num_sampling = self._mixed.launch(batch, admissions)
         if num_sampling == 0:
+            if self._has_clock:
+                mark_untold_end(self._told_2)
             return EmptyStep()
         is_full = batch.sampling_flavour == SamplingFlavour.FULL
         counts = batch.sampling_logprobs_plus_one if is_full else None
