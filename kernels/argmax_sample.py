@@ -123,7 +123,6 @@ def draw_kernel(
     if lane < 0:
         wait_for_inputs(PDL)
         return
-    # Behind the token it would be one wait more in series.
     address = load_address(told_ptr)
     position = tl.load(positions_ptr + row)
     temperature, top_k, top_p, min_p = 0.0, 0, 1.0, 0.0

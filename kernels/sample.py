@@ -15,6 +15,7 @@ import torch
 from torch.nn.functional import pad
 
 from kernels.counter_random import GROUP_IDS_FROM, gumbel_noise_ref
+from kernels.id_groups import GROUP_SIZE
 from kernels.logit_edits import (
     LogitEntries,
     PenaltyInputs,
@@ -26,8 +27,6 @@ from kernels.logit_edits import (
 NUM_LIKELIEST = (256, 4096)
 """Tokens sorted at first, and where they do not reach top_p; then all. Sorting 49,152 logits costs
 4 ms a row on a CPU, against 0.2 ms for the 256 likeliest."""
-GROUP_SIZE = 128
-"""Neighbouring ids that are drawn together first; even."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +66,8 @@ def sample_ref(
         group_size: GROUP_SIZE, but in tests.
     """
     logits_RV = edit_logits_ref(logits_RV, inputs)
-    likeliest_R = logits_RV.argmax(-1)
     if inputs.is_greedy:
-        return likeliest_R
+        return logits_RV.argmax(-1)
     is_greedy_R = inputs.temperature_R == 0
     # From the maximum down, so that no temperature, however small, makes two infinities.
     scaled_RV = (logits_RV - logits_RV.amax(-1, keepdim=True)).div_(
@@ -80,7 +78,8 @@ def sample_ref(
         rows_U = (is_limited(inputs, logits_RV.shape[1]) & ~is_greedy_R).nonzero().squeeze(1)
         if len(rows_U):
             token_R[rows_U] = _draw_kept_ref(scaled_RV[rows_U], rows_of(inputs, rows_U))
-    return torch.where(is_greedy_R, likeliest_R, token_R)
+    token_R[is_greedy_R] = logits_RV[is_greedy_R].argmax(-1)
+    return token_R
 
 
 def is_limited(inputs: SampleInputs, vocab_size: int) -> torch.Tensor:

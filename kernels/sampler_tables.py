@@ -13,7 +13,7 @@ from enum import IntEnum
 
 import torch
 
-from kernels.sample import GROUP_SIZE
+from kernels.id_groups import GROUP_SIZE
 
 MAX_BIASES = 1024
 """Biases a lane can have."""

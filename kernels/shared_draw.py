@@ -18,6 +18,7 @@ import triton.language as tl
 
 from kernels.counter_noise import row_key
 from kernels.draw_grouped import best_group, draw_of_group
+from kernels.id_groups import GROUP_SIZE
 from kernels.logit_chunks import (
     LOG2_E,
     MINUS_INFINITY,
@@ -27,7 +28,6 @@ from kernels.logit_chunks import (
     load_address,
     write_token,
 )
-from kernels.sample import GROUP_SIZE
 from kernels.sampler_tables import LaneSampling
 
 PIECE = 4096
@@ -134,7 +134,6 @@ def take_best_kernel(
     lane = tl.load(lanes_ptr + row)
     if lane < 0:
         return
-    # Behind the token it would be one wait more in series.
     address = load_address(told_ptr)
     temperature = _load_temperature(temperature_ptr, lane, IS_DRAWN)
     _, token, _ = _load_best(candidates_ptr + 4 * row, candidates_stride, num_ranks, temperature, RANKS_POW2)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from kernels.counter_random import gumbel_noise_ref
+from kernels.id_groups import GROUP_SIZE
 from kernels.sample import (
-    GROUP_SIZE,
     SampleInputs,
     draw_grouped_ref,
     is_limited,
@@ -82,11 +82,8 @@ def sample_shared(
         inputs.temperature_R.masked_fill(is_greedy_R, 1.0)[:, None]
     )
     value_R, id_R = draw_grouped_ref(scaled_RV, inputs, first_id=vocabulary.first_id)
-    likeliest_R, column_R = scaled_RV.max(-1)
-    value_R, id_R = (
-        torch.where(is_greedy_R, likeliest_R, value_R),
-        torch.where(is_greedy_R, column_R + vocabulary.first_id, id_R),
-    )
+    value_R[is_greedy_R], column_U = scaled_RV[is_greedy_R].max(-1)
+    id_R[is_greedy_R] = column_U + vocabulary.first_id
     if inputs.has_filters:
         # The same rows on every rank.
         rows_U = (is_limited(inputs, vocabulary.num_ids) & ~is_greedy_R).nonzero().squeeze(1)

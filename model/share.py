@@ -9,11 +9,9 @@ begin with groups of ids that are drawn together, where no rank is left without 
 
 from dataclasses import dataclass, replace
 
+from kernels.id_groups import GROUP_SIZE
 from model.config import ModelConfig
 from model.errors import ShareError
-
-GROUP_SIZE = 128
-"""Of ids that kernels.sample, which imports torch, draws together: the same number there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

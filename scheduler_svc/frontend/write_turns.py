@@ -2,9 +2,9 @@
 
 New calls wait for the loop's rounds, so a round must be short; and while they come in a burst, rounds with
 turns come only every 16 ms: were all streams to write their tokens as they come, a thousand new calls would
-wait for seconds. What does not get its turn gathers meanwhile and goes
-as one message. New streams wait for the round, too: what is done for many, one after the other, finds its
-code and data in the processor's caches, and costs two thirds. Knows nothing about what is written.
+wait for seconds. What does not get its turn gathers meanwhile and goes as one message. New streams wait for
+the round, too: what is done for many, one after the other, finds its code and data in the processor's caches,
+and costs two thirds. Knows nothing about what is written.
 """
 
 import asyncio

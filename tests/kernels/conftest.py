@@ -84,3 +84,12 @@ def _if_there(place: Place) -> Place:
     if (place.device == "cuda") != has_gpu:
         pytest.skip("the GPU runs these tests itself" if has_gpu else "there is no GPU")
     return place
+
+
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> str:
+    """Return where a test of kernels that take no floats runs."""
+    name: str = request.param
+    if (name == "cuda") != torch.cuda.is_available():
+        pytest.skip("kernels are interpreted where there is no GPU, and only there")
+    return name

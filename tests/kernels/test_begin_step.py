@@ -12,14 +12,6 @@ BLOCK_SIZE, NUM_LANES, NUM_COLUMNS = 16, 300, 4
 Tables = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if (name == "cuda") != torch.cuda.is_available():
-        pytest.skip("kernels are interpreted where there is no GPU, and only there")
-    return name
-
-
 def _tables(device: str) -> Tables:
     """Return tokens, the block table and all cells, of which some are spare."""
     generator = torch.Generator().manual_seed(0)

@@ -1,6 +1,5 @@
 """The random numbers of Triton kernels against their reference."""
 
-import pytest
 import torch
 import triton
 import triton.language as tl
@@ -27,16 +26,6 @@ def _noise_kernel(seeds_ptr, positions_ptr, out_ptr, V, BLOCK: tl.constexpr):  #
         mask=ids < V,
     )
     tl.store(out_ptr + 3 * V, quick_exponential(key, ids), mask=ids < V)
-
-
-@pytest.fixture(
-    params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)],
-)
-def device(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if (name == "cuda") != torch.cuda.is_available():
-        pytest.skip("kernels are interpreted where there is no GPU, and only there")
-    return name
 
 
 def _numbers(device: str, vocab_size: int) -> tuple[torch.Tensor, ...]:

@@ -41,14 +41,6 @@ class Host:
         return begin, end
 
 
-@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if (name == "cuda") != torch.cuda.is_available():
-        pytest.skip("kernels are interpreted where there is no GPU, and only there")
-    return name
-
-
 def _tables(device: str) -> LaneSampling:
     """Return those of greedy lanes."""
     return allocate_lane_sampling(NUM_LANES, torch.device(device))

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from kernels import sample
+from kernels.id_groups import GROUP_SIZE
+from kernels.sampler_tables import PIECE_SIZE
 from model.config import ModelConfig
 from model.errors import ShareError
 from model.rope_config import RopeConfig
-from model.share import GROUP_SIZE, share_model
+from model.share import share_model
 
 
 def config_of(**changes: Any) -> ModelConfig:
@@ -60,7 +61,7 @@ def test_ranks_share_a_kv_head_where_there_are_too_few() -> None:
 
 
 def test_runs_of_ids_begin_with_groups_where_every_rank_gets_some() -> None:
-    assert GROUP_SIZE == sample.GROUP_SIZE
+    assert GROUP_SIZE == PIECE_SIZE
     for vocab_size, run in ((1000, 256), (769, 256), (768, 192), (257, 65)):
         config = config_of(vocab_size=vocab_size, eos_token_ids=())
         shares = [share_model(config, rank=rank, size=4) for rank in range(4)]

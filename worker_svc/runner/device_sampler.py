@@ -13,8 +13,8 @@ import numpy.typing as npt
 import torch
 
 from kernels.device_sampler import sample_decode, summary_of
+from kernels.id_groups import GROUP_SIZE
 from kernels.logit_summary import LogitSummary
-from kernels.sample import GROUP_SIZE
 from kernels.sampler_tables import (
     MAX_LOGPROBS,
     SamplerFlavour,
