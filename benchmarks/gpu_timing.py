@@ -19,6 +19,13 @@ def graph_microseconds(launches: Sequence[Launch], *, num_replays: int = 9) -> f
         launches: over inputs that differ, so that the cache does not help; launched once before.
         num_replays: how often to time the graph.
     """
+    graph = capture(launches)
+    graph.replay()
+    return median(_milliseconds(graph) for _ in range(num_replays)) * 1000 / len(launches)
+
+
+def capture(launches: Sequence[Launch]) -> torch.cuda.CUDAGraph:
+    """Return a graph of them all, each launched once before."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -30,8 +37,7 @@ def graph_microseconds(launches: Sequence[Launch], *, num_replays: int = 9) -> f
     with torch.cuda.graph(graph):
         for launch in launches:
             launch()
-    graph.replay()
-    return median(_milliseconds(graph) for _ in range(num_replays)) * 1000 / len(launches)
+    return graph
 
 
 def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:

@@ -21,7 +21,7 @@ splits, 33 with 4 (benchmarks/kernels/paged_decode.py --tune)."""
 MIN_WHOLE_PAIRS = 385
 """Rows times KV heads from which on no row is split where programs of long rows start first: in us of a
 layer, 56 rows of nano256's lengths take 102.2 in halves and 95.7 whole, 40 rows 78.4 and 80.8, of 500 to
-4,000 tokens 105.7 and 124.7 (_ORDERED_SHAPES)."""
+4,000 tokens 105.7 and 124.7. Rows of 16-bit heads of 128 then go to hopper_decode, where it runs."""
 MAX_SPLITS = 16
 """More would cost the joining program more than they save the others."""
 MAX_FUSED_PAIRS = 256
@@ -83,26 +83,8 @@ _QKV_CONFIGS = (
 that a row does without cost time, too, as their programs must start to see it: 8 rows of 384 tokens, three
 splits of 128 cells each, take 22.1 us a layer where there may be 4, and 23.6 where there may be 8 (H200)."""
 _QKV_CONFIG_MANY = _config(1, 16, 1, 4, 16)
-_SHAPE = (64, 4, 3)
-_ORDERED_SHAPES = (
-    (384, _SHAPE),
-    (528, (64, 8, 3)),
-    (768, _SHAPE),
-    (1024, (32, 4, 4)),
-    (1280, _SHAPE),
-    (1664, (32, 4, 4)),
-    (1920, (16, 2, 6)),
-)
-"""Tile size, warps and stages of paged_decode where programs of long rows start first, by the most rows
-times KV heads; more have _MANY. A multiprocessor holds three programs of _SHAPE, two of eight warps, four of
-tiles of 32 and five of tiles of 16, an H200 396, 264, 528 and 660: it goes by how the last ones come out. us
-of a layer of Qwen3-0.6B there at lengths of nano256's own, by these four: 64 rows 106.5, 101.8, 106.3 and
-118.3, 72: 116.5, 126.5, 118.7 and 128.5, 80: 120.8, 128.0, 126.9 and 131.2, 96: 131.8, 134.2, 134.8 and
-139.0, 112: 144.6, 150.4, 142.4 and 147.1, 160: 169.2, 174.9, 172.4 and 169.9, 224: 190.2, 195.1, 188.9 and
-187.6, 256: 181.1, 187.5, 179.1 and 178.7 (but of one length its 2,048 programs would leave a fourth round of
-the last kind nearly empty). 56: 94.9, 95.7, 101.1 and 109.3, but of 4,000 tokens each 267.2 by _SHAPE and
-232.8 by eight warps."""
-_MANY = (32, 4, 4)
+_TILE_SIZE, _NUM_WARPS, _NUM_STAGES = 64, 4, 3
+"""Of paged_decode: a multiprocessor of an H200 holds three such programs."""
 
 
 def choose_decode_config(
@@ -126,17 +108,13 @@ def choose_decode_config(
     target = MIN_WHOLE_PAIRS if is_ordered and num_pairs > MAX_FUSED_PAIRS else TARGET_PROGRAMS
     while num_splits * num_pairs < target and num_splits < MAX_SPLITS:
         num_splits *= 2
-    shapes = _ORDERED_SHAPES if is_ordered else ()
-    tile_size, num_warps, num_stages = next(
-        (shape for most_pairs, shape in shapes if num_pairs <= most_pairs),
-        _MANY if is_ordered else _SHAPE,
-    )
+    tile_size = _TILE_SIZE
     while tile_size > MIN_TILE_SIZE and tile_size * bytes_per_cell > MAX_TILE_BYTES:
         tile_size //= 2
     while num_splits > 1 and (num_splits // 2) * tile_size >= max_context_len:
         num_splits //= 2
     return DecodeConfig(
-        num_splits=num_splits, tile_size=tile_size, num_warps=num_warps, num_stages=num_stages
+        num_splits=num_splits, tile_size=tile_size, num_warps=_NUM_WARPS, num_stages=_NUM_STAGES
     )
 
 

@@ -9,12 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from kernels.ring_stage import next_stage
-
-
-@gluon.jit
-def _write_number(slot, number):
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    slot.store(gl.full([1], number, gl.int32, ONE))
+from kernels.told_number import write_number
 
 
 @gluon.jit
@@ -45,10 +40,10 @@ def _fetch_queries(
     NUM_AHEAD: gl.constexpr = q_bufs.shape[0] // 2
     HEAD_DIM: gl.constexpr = q_bufs.shape[2]
     mbarrier.wait(q_bars.index(NUM_AHEAD + q_stage), empty_phase)
-    _write_number(work.index(4 * q_stage), pair)
-    _write_number(work.index(4 * q_stage + 1), first_query)
-    _write_number(work.index(4 * q_stage + 2), first_token)
-    _write_number(work.index(4 * q_stage + 3), query_len)
+    write_number(work.index(4 * q_stage), pair)
+    write_number(work.index(4 * q_stage + 1), first_query)
+    write_number(work.index(4 * q_stage + 2), first_token)
+    write_number(work.index(4 * q_stage + 3), query_len)
     mbarrier.expect(q_bars.index(q_stage), 2 * queries.block_type.nbytes)
     for head in gl.static_range(2):
         place = [first_token + first_query, (pair * 2 + head) * HEAD_DIM]
@@ -92,7 +87,7 @@ def produce(loads, bufs, bars, NUM_PAIRS: gl.constexpr, GROUP: gl.constexpr):
             _fetch(values, token, column, value_bars, value_bufs, stage, empty_phase)
             stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
     mbarrier.wait(q_bars.index(NUM_AHEAD + q_stage), q_phase)
-    _write_number(work.index(4 * q_stage), -1)
+    write_number(work.index(4 * q_stage), -1)
     mbarrier.arrive(q_bars.index(q_stage), count=1)
     # The last program to end leaves the counters as the next launch needs them.
     num_ended = gl.atomic_add(counter_ptr + 1, 1)

@@ -23,12 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernels.dependent_launch import gdc_launch_dependents, gdc_wait
 from kernels.hopper_prefill_fetch import produce
 from kernels.ring_stage import next_stage
-
-
-@gluon.jit
-def _read_number(slot):
-    ONE: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    return gl.max(slot.load(ONE), 0)
+from kernels.told_number import read_number
 
 
 @gluon.jit
@@ -184,11 +179,11 @@ def _consume(outs, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.con
     turn_phase = 1 - HEAD  # the first head has the first turn
     num_done = 0
     mbarrier.wait(q_bars.index(q_stage), q_phase)
-    pair = _read_number(work.index(4 * q_stage))
+    pair = read_number(work.index(4 * q_stage))
     while pair >= 0:
-        first_query = _read_number(work.index(4 * q_stage + 1))
-        first_token = _read_number(work.index(4 * q_stage + 2))
-        query_len = _read_number(work.index(4 * q_stage + 3))
+        first_query = read_number(work.index(4 * q_stage + 1))
+        first_token = read_number(work.index(4 * q_stage + 2))
+        query_len = read_number(work.index(4 * q_stage + 3))
         num_tiles = gl.cdiv(gl.minimum(first_query + NUM_QUERIES, query_len), TILE)
         # Only now is the result before this one sure to have left the place of its queries.
         tma.store_wait(0)
@@ -203,7 +198,7 @@ def _consume(outs, scale_log2, bufs, bars, HEAD: gl.constexpr, NUM_HEADS: gl.con
         old_q_stage = q_stage
         q_stage, q_phase = next_stage(q_stage, q_phase, NUM_AHEAD)
         mbarrier.wait(q_bars.index(q_stage), q_phase)
-        pair = _read_number(work.index(4 * q_stage))
+        pair = read_number(work.index(4 * q_stage))
     tma.store_wait(0)
 
 

@@ -1,7 +1,7 @@
 """Attention of one new token a row over its paged context: checked launcher and reference.
 
-A row's result depends on the row and the launch's configuration, never on its neighbours. Knows
-nothing about requests or graphs.
+A row's result depends on the row and the launch's configuration, never on its neighbours. Many rows that
+are not split go to hopper_decode, where it takes them. Knows nothing about requests or graphs.
 
 Shapes: B rows, L lanes, M blocks a table, N blocks, S block size, H heads, K KV heads, D head dim,
 C cells of a row's context, G heads a KV head.
@@ -19,6 +19,7 @@ from kernels.decode_config import (
     make_decode_workspace,
 )
 from kernels.dependent_launch import can_depend, launch_options
+from kernels.hopper_decode import can_use_hopper_decode, hopper_decode
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
 from kernels.paged_decode_kernel import paged_decode_kernel
 
@@ -50,10 +51,10 @@ def paged_decode(
         lanes_B: int32; each row's row of the table; a negative one is padding: zeros come out.
         seq_lens_B: int32; each row's context length, the new token included; 0 is padding, too.
         scale: of the scores.
-        order_B: int32; each row once, in the order in which programs start; changes no result.
+        order_B: int32; each row once, in the order in which programs start; which one changes no result.
         out: contiguous, like q_BHD; new where None.
         workspace: from make_decode_workspace; new where None and there are splits.
-        config: chosen for the table's width where None.
+        config: chosen for the table's width where None; of hopper_decode's rows, only that they are whole.
         is_dependent: launch before the last kernel has ended; what is read early, all but queries and newest
             cells, must have been written before the last kernel let its dependents start.
 
@@ -120,8 +121,15 @@ def checked_workspace(
 def _launch(
     tensors, workspace: DecodeWorkspace, scale: float, config: DecodeConfig, *, is_dependent: bool
 ) -> None:
-    q_BHD, key_cache_NSKD, _, block_table_LM = tensors[:4]
+    q_BHD, key_cache_NSKD, _, block_table_LM, *_, order_B, out = tensors
     num_rows, num_heads = q_BHD.shape[:2]
+    is_dependent = is_dependent and can_depend(q_BHD.device)
+    is_whole = order_B is not None and config.num_splits == 1
+    if is_whole and can_use_hopper_decode(key_cache_NSKD, num_rows, num_heads=num_heads):
+        hopper_decode(
+            *tensors[:6], scale_log2=scale * LOG2_E, order_B=order_B, out=out, is_dependent=is_dependent
+        )
+        return
     paged_decode_kernel[(num_rows * key_cache_NSKD.shape[2], config.num_splits)](
         *tensors,
         workspace.partial_X,
@@ -131,7 +139,7 @@ def _launch(
         q_BHD.stride(0),
         block_table_LM.stride(0),
         **launch_constants(key_cache_NSKD, num_heads, config),
-        **launch_options(is_dependent and can_depend(q_BHD.device)),
+        **launch_options(is_dependent),
     )
 
 

@@ -1,7 +1,7 @@
-"""Paged decode attention at Qwen3-0.6B's shapes: GB/s of K and V read, and the share of the read bandwidth.
+"""Paged decode attention at Qwen3-0.6B's shapes: GB/s of K and V, the share of the read bandwidth, energy.
 
     python benchmarks/kernels/paged_decode.py                    the chosen configurations
-    python benchmarks/kernels/paged_decode.py --tune --block-sizes 16 --rows 256
+    python benchmarks/kernels/paged_decode.py --tune --block-sizes 16 --rows 256    of paged_decode_kernel
 
 Each launch reads blocks of its own, scattered over a large pool; flash-attn stands beside it where
 it is installed and takes the block size. Knows nothing about the model around it.
@@ -18,9 +18,11 @@ import triton
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from benchmarks.gpu_energy import graph_millijoules
 from benchmarks.gpu_timing import Launch, describe_card, graph_microseconds, read_bandwidth
 from benchmarks.paged_pool import HEAD_DIM, HEADS, WIDEST_CONTEXT, Case, CellPool
 from kernels.decode_config import DecodeConfig, make_decode_workspace
+from kernels.hopper_decode import can_use_hopper_decode
 from kernels.paged_decode import decode_config_for, paged_decode
 
 
@@ -33,8 +35,10 @@ class Bench:
             1 << 17, num_counters=1 << 14, head_dim=HEAD_DIM, device="cuda"
         )
 
-    def launches(self, case: Case, config: DecodeConfig | None, *, is_dependent: bool) -> list[Launch]:
-        """Return our launches, with this or the chosen configuration."""
+    def launches(
+        self, case: Case, config: DecodeConfig | None = None, *, is_dependent: bool = False
+    ) -> list[Launch]:
+        """Return our launches: without a configuration, of rows in an order, as decode steps have them."""
         lanes = torch.arange(case.num_rows, dtype=torch.int32, device="cuda")
         seq_lens = torch.full_like(lanes, case.context_len)
         q_BHD = torch.randn(case.num_rows, HEADS, HEAD_DIM, device="cuda").bfloat16()
@@ -43,6 +47,7 @@ class Bench:
             "workspace": self._workspace,
             "config": config,
             "is_dependent": is_dependent,
+            "order_B": lanes if config is None else None,
         }
         return [
             lambda table=table: paged_decode(  # type: ignore[misc]
@@ -81,10 +86,9 @@ def candidates(num_rows: int) -> Iterator[DecodeConfig]:
                 )
 
 
-def tell(case: Case, config: DecodeConfig, *, microseconds: float, ceiling: float, more: str = "") -> None:
+def tell(case: Case, shape: str, *, microseconds: float, ceiling: float, more: str = "") -> None:
     """Print one line of the table."""
     rate = case.num_bytes / microseconds / 1e3
-    shape = f"{config.num_splits:2d} x{config.tile_size:4d} w{config.num_warps} s{config.num_stages}"
     print(
         f"{case.num_rows:5d} {case.context_len:7d} {case.block_size:6d}  {shape:15s}"
         f"{microseconds:9.2f} {rate:8.0f} {100 * rate / ceiling:6.1f} {more}",
@@ -92,30 +96,37 @@ def tell(case: Case, config: DecodeConfig, *, microseconds: float, ceiling: floa
     )
 
 
+def describe(config: DecodeConfig) -> str:
+    """Return a configuration in a column's width."""
+    return f"{config.num_splits:2d} x{config.tile_size:4d} w{config.num_warps} s{config.num_stages}"
+
+
 def run_chosen(bench: Bench, case: Case, *, ceiling: float) -> None:
-    """Time the chosen configuration, the same launched early, and flash-attn."""
+    """Time what a decode step launches, the same launched early, and flash-attn; and what the first takes."""
     max_context_len = WIDEST_CONTEXT // case.block_size * case.block_size
-    config = decode_config_for(
-        case.num_rows, max_context_len, cache_NSKD=bench.pool.caches(case.block_size)[0]
-    )
-    alone = graph_microseconds(bench.launches(case, config, is_dependent=False))
-    early = graph_microseconds(bench.launches(case, config, is_dependent=True))
+    cache = bench.pool.caches(case.block_size)[0]
+    config = decode_config_for(case.num_rows, max_context_len, cache_NSKD=cache, is_ordered=True)
+    is_hopper = config.num_splits == 1 and can_use_hopper_decode(cache, case.num_rows, num_heads=HEADS)
+    launches = bench.launches(case)
+    alone = graph_microseconds(launches)
+    early = graph_microseconds(bench.launches(case, is_dependent=True))
     flash = bench.flash_launches(case)
-    more = f"{early:9.2f}" + (f"{graph_microseconds(flash):9.2f}" if flash else "")
-    tell(case, config, microseconds=alone, ceiling=ceiling, more=more)
+    more = f"{early:9.2f} {graph_millijoules(launches):6.1f}"
+    more += f"{graph_microseconds(flash):9.2f}" if flash else ""
+    tell(case, "hopper" if is_hopper else describe(config), microseconds=alone, ceiling=ceiling, more=more)
 
 
 def run_candidates(bench: Bench, case: Case, *, ceiling: float) -> None:
     """Time all candidates and print the five best."""
     times = []
     for config in candidates(case.num_rows):
-        launches = bench.launches(case, config, is_dependent=False)
+        launches = bench.launches(case, config)
         try:
             times.append((graph_microseconds(launches, num_replays=5), config))
         except triton.OutOfResources:  # more shared memory than there is
             continue
     for microseconds, config in sorted(times, key=lambda pair: pair[0])[:5]:
-        tell(case, config, microseconds=microseconds, ceiling=ceiling)
+        tell(case, describe(config), microseconds=microseconds, ceiling=ceiling)
 
 
 def main() -> None:
@@ -131,7 +142,7 @@ def main() -> None:
     torch.manual_seed(0)
     ceiling, bench = read_bandwidth(), Bench()
     print(f"{describe_card()}; read bandwidth {ceiling:.0f} GB/s")
-    print(" rows context  block  splits x tile        µs     GB/s  share%   early µs  flash-attn µs")
+    print(" rows context  block  splits x tile        µs     GB/s  share% early µs     mJ  flash-attn µs")
     for block_size in options.block_sizes:
         for num_rows in options.rows:
             for context_len in options.contexts:

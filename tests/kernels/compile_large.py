@@ -1,4 +1,4 @@
-"""Compile the projections in Gluon for a Hopper GPU where there is none; print each one's shared memory.
+"""Compile kernels in Gluon for a Hopper GPU where there is none; print each one's shared memory.
 
     python -m tests.kernels.compile_large
 
@@ -14,7 +14,14 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from kernels import gluon_kernels, hopper_heads, hopper_projection, large_head, large_projection
+from kernels import (
+    gluon_kernels,
+    hopper_decode,
+    hopper_heads,
+    hopper_projection,
+    large_head,
+    large_projection,
+)
 from kernels.device_sampler import summary_of
 from kernels.hopper_tiles import choose_head_tile, choose_hopper_tile
 from kernels.large_projection_ref import Heads
@@ -95,6 +102,18 @@ def compile_heads(num_rows: int, *, has_norm: bool) -> None:
     )
 
 
+def compile_decode() -> None:
+    """Compile decode attention of many rows."""
+    rows, table = torch.zeros(64, dtype=torch.int32), torch.zeros(64, 256, dtype=torch.int32)
+    hopper_decode.hopper_decode(
+        *(numbers(64, H, D), numbers(8, 16, K, D), numbers(8, 16, K, D), table, rows, rows),
+        scale_log2=0.1,
+        order_B=rows,
+        out=numbers(64, H, D),
+        is_dependent=True,
+    )
+
+
 def compile_vocabulary(num_rows: int) -> None:
     """Compile the head of a small vocabulary, summed up for the sampler."""
     rows_R, flavour = torch.zeros(num_rows, dtype=torch.int32), SamplerFlavour.SAMPLED
@@ -117,6 +136,7 @@ def main() -> None:
     for module in (hopper_heads, large_head, large_projection):
         setattr(module, "can_depend", lambda _: True)  # noqa: B010
     for module, name in (
+        (hopper_decode, "hopper_decode_kernel"),
         (hopper_heads, "hopper_heads_kernel"),
         (hopper_projection, "hopper_projection_kernel"),
         (large_head, "large_head_kernel"),
@@ -124,6 +144,7 @@ def main() -> None:
         (large_projection, "large_qkv_kernel"),
     ):
         setattr(module, name, Compiling(getattr(gluon_kernels, name)))
+    compile_decode()
     compile_heads(40, has_norm=True)
     compile_heads(128, has_norm=True)
     compile_heads(256, has_norm=False)

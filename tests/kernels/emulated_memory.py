@@ -109,6 +109,7 @@ class Barriers:
 
     def __init__(self, number: int) -> None:
         self.barriers = [Barrier() for _ in range(number)]
+        self.shape = (number, 1)
 
     def index(self, number: int) -> Barrier:
         """Return one."""

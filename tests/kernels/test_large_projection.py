@@ -13,7 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import large_gate_kernel, large_product, large_projection, large_qkv_kernel, ring_stage
+from kernels import (
+    hopper_decode,
+    large_gate_kernel,
+    large_product,
+    large_projection,
+    large_qkv_kernel,
+    ring_stage,
+)
 from kernels.large_projection_ref import (
     Heads,
     norm_gate_up_silu_ref,
@@ -218,10 +225,11 @@ def test_kernels_compile_for_hopper_without_one() -> None:
     command = [sys.executable, "-m", "tests.kernels.compile_large"]
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
     shared_bytes = [(name, int(size)) for name, size in (line.split() for line in output.splitlines())]
-    names = {f"hopper_{name}_kernel" for name in ("heads", "projection")}
+    names = {f"hopper_{name}_kernel" for name in ("decode", "heads", "projection")}
     names |= {f"large_{name}_kernel" for name in ("gate", "head", "qkv")}
     assert {name for name, _ in shared_bytes} == names
     assert max(size for _, size in shared_bytes) <= MAX_SHARED_BYTES
+    assert hopper_decode.PROGRAMS * (dict(shared_bytes)["hopper_decode_kernel"] + 1024) <= 228 << 10
 
 
 @pytest.mark.parametrize(
