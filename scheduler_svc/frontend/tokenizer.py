@@ -54,12 +54,12 @@ class ModelTokenizer:
         return cls(tokenizer, named_tokens)
 
     def encode(self, text: str, *, adds_special_tokens: bool) -> list[int]:
-        """Turn ``text`` into token ids, in the caller's thread."""
-        if len(text) <= _MAX_INLINE_CHARACTERS:
-            encoding = self.tokenizer.encode(text, add_special_tokens=adds_special_tokens)
-        else:
-            # Of tokenizers' methods only those for batches give up the GIL: 1 MB takes it for 1 s.
-            (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
+        """Turn ``text`` into token ids, in the caller's thread.
+
+        Of tokenizers' methods the one for batches gives up the GIL (1 MB takes it for 1 s), and without
+        offsets takes a sixth less: 0.76 instead of 0.89 ms for 558 tokens.
+        """
+        (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=adds_special_tokens)
         ids: list[int] = encoding.ids
         return ids
 
