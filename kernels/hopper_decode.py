@@ -3,13 +3,13 @@
 Shapes: B rows, L lanes, M blocks a table, N blocks, S block size, H heads, K KV heads, D head dim.
 """
 
-from functools import cache
-
 import torch
 
+from kernels.decode_config import MIN_WHOLE_PAIRS
 from kernels.dependent_launch import launch_options
 from kernels.gluon_kernels import describe_tiles, hopper_decode_kernel, runs_gluon, tile_layout
 from kernels.gpu import num_multiprocessors
+from kernels.work_counters import work_counters
 
 NUM_WARPS = 4
 """Those that fetch are added by the compiler."""
@@ -21,8 +21,6 @@ PROGRAMS = 3
 programs, 3 in two and 6 in one: 64 rows of 100 to 1,600 tokens 59.5, 58.2 and 60.0, 128 rows 107.0, 106.4 and
 109.1, 256 rows 206.3, 207.2 and 209.4, on an H200 on which paged_decode_kernel took 59.9, 110.2 and 206.9."""
 MAX_REGISTERS = 80
-LEAST_PAIRS = 385
-"""Rows times KV heads, from which on decode_config splits no row that starts in an order."""
 QUERIES = 8
 """Most heads of a group: the narrowest side of a product."""
 HEAD_DIM = 128
@@ -34,7 +32,7 @@ def can_use_hopper_decode(cache_NSKD: torch.Tensor, num_rows: int, *, num_heads:
     num_blocks, block_size, num_kv_heads, head_dim = cache_NSKD.shape
     is_power_of_2 = block_size & (block_size - 1) == 0
     return (
-        num_rows * num_kv_heads >= LEAST_PAIRS
+        num_rows * num_kv_heads >= MIN_WHOLE_PAIRS
         and cache_NSKD.dtype in (torch.bfloat16, torch.float16)
         and head_dim == HEAD_DIM
         and num_heads <= QUERIES * num_kv_heads
@@ -75,7 +73,7 @@ def hopper_decode(
         seq_lens_B,
         order_B,
         out,
-        _counters(q_BHD.device),
+        work_counters("hopper_decode", q_BHD.device),
         scale_log2,
         q_BHD.stride(0),
         block_table_LM.stride(0),
@@ -84,6 +82,7 @@ def hopper_decode(
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=q_BHD.shape[1] // num_kv_heads,
+        QUERIES=QUERIES,
         TILE=TILE,
         NUM_STAGES=NUM_STAGES,
         WEIGHTS=tile_layout((QUERIES, TILE), q_BHD.dtype),
@@ -92,9 +91,3 @@ def hopper_decode(
         maxnreg=MAX_REGISTERS,
         **launch_options(is_dependent),
     )
-
-
-@cache
-def _counters(device: torch.device) -> torch.Tensor:
-    """Return how many pieces of work were drawn and programs ended: 0 between launches, in stream order."""
-    return torch.zeros(2, dtype=torch.int32, device=device)

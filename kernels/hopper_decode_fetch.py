@@ -92,16 +92,18 @@ def produce(
         _tell(work, work_bars, slot, work_phase, row * NUM_KV_HEADS + kv_head, seq_len)
         slot, work_phase = next_stage(slot, work_phase, NUM_AHEAD)
         for tile_start in range(0, seq_len - TILE, TILE):
-            if is_early and tile_start >= NUM_STAGES * TILE:
-                gdc_wait()
-                is_early = False
+            if PDL:  # noqa: SIM102  # without it gdc_wait may be None, which is not to be compiled
+                if is_early and tile_start >= NUM_STAGES * TILE:
+                    gdc_wait()
+                    is_early = False
             _fetch(
                 sides, table_ptr, column, tile_start, seq_len, num_cells, stage, empty_phase, BLOCK_SIZE, TILE
             )
             stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
-        if is_early:
-            gdc_wait()
-            is_early = False
+        if PDL:  # noqa: SIM102
+            if is_early:
+                gdc_wait()
+                is_early = False
         number = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1, sem="relaxed")
         if seq_len > 0:
             last = (seq_len - 1) // TILE * TILE

@@ -174,15 +174,15 @@ def _make_ring(NUM: gl.constexpr):
 def hopper_decode_kernel(
     q_ptr, keys, values, table_ptr, lanes_ptr, seq_lens_ptr, order_ptr, out_ptr, counter_ptr, scale_log2,
     q_stride, table_stride, num_works, num_cells,
-    BLOCK_SIZE: gl.constexpr, NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, TILE: gl.constexpr,
-    NUM_STAGES: gl.constexpr, PDL: gl.constexpr, WEIGHTS: gl.constexpr, TILES: gl.constexpr,
+    BLOCK_SIZE: gl.constexpr, NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, QUERIES: gl.constexpr,
+    TILE: gl.constexpr, NUM_STAGES: gl.constexpr, WEIGHTS: gl.constexpr, TILES: gl.constexpr,
+    PDL: gl.constexpr,
 ):  # fmt: skip
     """Attend with one KV head's heads of one row after the other, until none is left."""
     BOX: gl.constexpr = keys.block_type.shape[0]
     D: gl.constexpr = keys.block_type.shape[1]
     NUM_AHEAD: gl.constexpr = 2
     DTYPE: gl.constexpr = keys.dtype
-    QUERIES: gl.constexpr = 8  # the narrowest side of a product
     q_bufs = gl.allocate_shared_memory(DTYPE, [2, QUERIES, D], TILES)
     weight_buf = gl.allocate_shared_memory(DTYPE, [QUERIES, TILE], WEIGHTS)
     key_boxes = gl.allocate_shared_memory(DTYPE, [2 * NUM_STAGES * (TILE // BOX), BOX, D], keys.layout)

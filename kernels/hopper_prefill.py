@@ -3,14 +3,13 @@
 Shapes: T packed tokens, H heads, K KV heads, D head dim, I tiles.
 """
 
-from functools import cache
-
 import torch
 
 from kernels.dependent_launch import can_depend, launch_options
 from kernels.gluon_kernels import describe_tiles, hopper_prefill_kernel
 from kernels.gpu import num_multiprocessors
 from kernels.prefill_tiles import PrefillConfig, tokens_per_tile
+from kernels.work_counters import work_counters
 
 HEADS_AT_ONCE = 2
 NUM_WARPS = 4
@@ -52,7 +51,7 @@ def hopper_prefill(
         describe_tiles(key_TX, tile_size, head_dim),
         describe_tiles(value_TX, tile_size, head_dim),
         tiles_I4,
-        _counters(q_THD.device),
+        work_counters("hopper_prefill", q_THD.device),
         describe_tiles(out.flatten(1), tokens_per_tile(config, group), head_dim),
         out,
         scale_log2,
@@ -64,9 +63,3 @@ def hopper_prefill(
         num_warps=NUM_WARPS,
         **launch_options(can_depend(q_THD.device)),
     )
-
-
-@cache
-def _counters(device: torch.device) -> torch.Tensor:
-    """Return how many pieces of work were drawn and programs ended: 0 between launches, in stream order."""
-    return torch.zeros(2, dtype=torch.int32, device=device)

@@ -58,7 +58,7 @@ class Bench:
             arguments: list[Any] = [qkv_BX, positions, *norms, *caches, slots, HEADS, KV_HEADS, q_BHD]
             qk_norm_rope_store(*arguments, is_dependent=True)
             arguments = [q_BHD, *caches, table, lanes, seq_lens, SCALE]
-            paged_decode(*arguments, out=out, workspace=workspace, is_dependent=True)
+            paged_decode(*arguments, order_B=lanes, out=out, workspace=workspace, is_dependent=True)
 
         tables = self.pool.tables(case)
         slots = [table[:, last_column].long() * case.block_size + last_cell for table in tables]

@@ -166,7 +166,13 @@ class _Cluster:
         return sum(self.products[1:], self.products[0])
 
 
-def _names(program: int, num_programs: int, cluster: _Cluster) -> dict[str, Any]:
+def _nothing() -> None:
+    pass
+
+
+def _names(
+    program: int, num_programs: int, cluster: _Cluster, end_front: Callable[[], None] = _nothing
+) -> dict[str, Any]:
     mbarrier = SimpleNamespace(
         MBarrierLayout=lambda: "barriers",
         init=lambda barrier, count: setattr(one_of(barrier), "count", count),
@@ -181,7 +187,9 @@ def _names(program: int, num_programs: int, cluster: _Cluster) -> dict[str, Any]
         "gl": _language(program, num_programs),
         "tl": _language(program, num_programs),
         "mbarrier": mbarrier,
-        "fence_async_shared": lambda: None,
+        "fence_async_shared": _nothing,
+        "gdc_wait": end_front,
+        "gdc_launch_dependents": _nothing,
         "tma": SimpleNamespace(
             async_copy_global_to_shared=copy,
             async_copy_shared_to_global=copy_back,
@@ -199,15 +207,21 @@ def call_emulated(module: ModuleType, name: str, *arguments: Any) -> Any:
 
 
 def run_emulated(
-    modules: Sequence[ModuleType], *arguments: Any, num_programs: int, cluster_size: int = 1, **constants: Any
+    modules: Sequence[ModuleType],
+    *arguments: Any,
+    num_programs: int,
+    cluster_size: int = 1,
+    end_front: Callable[[], None] = _nothing,
+    **constants: Any,
 ) -> None:
     """Run the kernel that the first module is named after; the others hold what it calls.
 
-    Arrays are passed as pointers to their first number, descriptors as they are.
+    Arrays are passed as pointers to their first number, descriptors as they are. end_front is called by each
+    wait for the kernel in front.
     """
     given = [Pointer(item) if isinstance(item, np.ndarray) else item for item in arguments]
     for program in range(num_programs):
         cluster = _Cluster(cluster_size)
-        with _patched(modules, _names(program, num_programs, cluster)):
+        with _patched(modules, _names(program, num_programs, cluster, end_front)):
             kernel = getattr(modules[0], modules[0].__name__.rpartition(".")[2])
             cluster.run(kernel, given, constants)

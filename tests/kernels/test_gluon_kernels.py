@@ -12,6 +12,8 @@ from kernels import gluon_kernels
 
 WRITTEN_IN_GLUON = {
     "cluster_sum",
+    "hopper_decode_fetch",
+    "hopper_decode_kernel",
     "hopper_heads_kernel",
     "hopper_prefill_fetch",
     "hopper_prefill_kernel",
@@ -22,6 +24,7 @@ WRITTEN_IN_GLUON = {
     "large_qkv_kernel",
     "ring_stage",
     "tile_summary",
+    "told_number",
 }
 
 
