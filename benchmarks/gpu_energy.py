@@ -29,9 +29,9 @@ def graph_millijoules(launches: Sequence[Launch], *, seconds: float = SECONDS) -
     graph = capture(launches)
     num_replays = max(1, int(seconds / _replay(graph, 1)))
     _replay(graph, num_replays // 3 + 1)
-    before = _read_millijoules()
+    before = read_millijoules()
     _replay(graph, num_replays)
-    return (_read_millijoules() - before) / num_replays / len(launches)
+    return (read_millijoules() - before) / num_replays / len(launches)
 
 
 def _replay(graph: torch.cuda.CUDAGraph, number: int) -> float:
@@ -44,7 +44,12 @@ def _replay(graph: torch.cuda.CUDAGraph, number: int) -> float:
     return time.perf_counter() - start
 
 
-def _read_millijoules() -> int:
+def read_millijoules() -> int:
+    """Return what the current card has taken since its driver was loaded.
+
+    Raises:
+        OSError: NVML is not there, or this card does not count.
+    """
     nvml = ctypes.CDLL("libnvidia-ml.so.1")
     device, energy = ctypes.c_void_p(), ctypes.c_ulonglong()
     number = torch.cuda.current_device()  # NVML's own, too, as long as no card is hidden

@@ -25,6 +25,7 @@ import numpy as np
 import torch
 
 from benchmarks.floor import Card, Shape, floor_seconds
+from benchmarks.gpu_energy import read_millijoules
 from benchmarks.in_process import Timing, run_requests
 from benchmarks.join_torchrun import join_torchrun
 from benchmarks.make_qwen3 import SHAPES, make_qwen3
@@ -65,8 +66,11 @@ def _run(arguments: argparse.Namespace, group: TpGroup) -> None:
     print(f"{'case':18s} {'steps':>6s} {'seconds':>9s} {'tokens/s':>9s} {'ms/step':>8s} {'floor':>7s} "
           f"{'launch us':>10s} {'core us':>8s}", flush=True)  # fmt: skip
     for name, case in chosen.items():
-        timings = _run_case(case, worker=worker, arguments=arguments)
+        timings, millijoules = _run_case(case, worker=worker, arguments=arguments)
         _print_timing(name, timings, floor=floor(case))
+        if arguments.energy:
+            watts = millijoules / 1e3 / sum(timing.total_seconds for timing in timings)
+            print(f"{'':18s} {millijoules / 1e3 / len(timings):.0f} J a round, {watts:.0f} W", flush=True)
         if arguments.profile:
             _profile(case, worker=worker, arguments=arguments)
 
@@ -103,6 +107,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--depth", type=int, default=2, choices=range(1, 5), help="steps in flight")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--temperature", type=float, default=TEMPERATURE)
+    parser.add_argument("--energy", action="store_true",
+                        help="tell what the first card takes, of cases of a second and more")  # fmt: skip
     parser.add_argument("--profile", type=int, default=0, metavar="STEPS",
                         help="profile so many decode steps of each case and print the kernels")  # fmt: skip
     parser.add_argument("--traces", type=float, default=0.0, metavar="SECONDS",
@@ -126,8 +132,9 @@ def _load(arguments: argparse.Namespace, group: TpGroup, *, max_num_seqs: int) -
     return load_worker(config, group, tell=partial(print, flush=True), captures_at_start=False)
 
 
-def _run_case(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> list[Timing]:
-    timings = []
+def _run_case(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace) -> tuple[list[Timing], int]:
+    """Return the rounds' timings, and what the card took for all of them where that is asked for."""
+    timings, taken_before = [], 0
     for number in range(arguments.rounds + 1):
         timing = run_requests(
             worker.executor,
@@ -137,7 +144,9 @@ def _run_case(case: Case, *, worker: LoadedWorker, arguments: argparse.Namespace
         )
         if number:
             timings.append(timing)
-    return timings
+        elif arguments.energy:
+            taken_before = read_millijoules()
+    return timings, read_millijoules() - taken_before if arguments.energy else 0
 
 
 def _requests(case: Case, round_number: int, temperature: float) -> list[Request]:
