@@ -96,7 +96,7 @@ class StandInLanes:
         self._script = script
         self._counts_from_output = counts_from_output
         self._last_step_id = 0
-        self._incarnations: set[int] = set()
+        self._last_incarnation = 0
         self.is_held = np.zeros(lanes, np.bool_)
         self._num_computed = np.zeros(lanes, np.int64)
         self._num_known = np.zeros(lanes, np.int64)
@@ -142,7 +142,9 @@ class StandInLanes:
         lane, limits = admission.lane, self._limits
         token_ids, block_ids = ints(admission.token_ids), ints(admission.block_ids)
         check(lane < limits.max_num_seqs and not self.is_held[lane], f"lane {lane} is not free")
-        check(admission.incarnation not in self._incarnations, f"incarnation {admission.incarnation} again")
+        check(
+            admission.incarnation > self._last_incarnation, f"incarnation {admission.incarnation} is not new"
+        )
         check(0 < admission.num_prompt_tokens <= len(token_ids), "no prompt")
         check(admission.num_computed_tokens < len(token_ids), "no token is left to compute")
         check(len(token_ids) < admission.max_total_tokens <= limits.max_model_len, "too many tokens")
@@ -150,7 +152,7 @@ class StandInLanes:
         self._check_blocks(block_ids)
         num_cached = admission.num_computed_tokens // limits.block_size
         check((self._num_holders[block_ids[num_cached:]] == 0).all(), "a new block is held already")
-        self._incarnations.add(admission.incarnation)
+        self._last_incarnation = admission.incarnation
         self.is_held[lane] = True
         self._num_holders[block_ids] += 1
         self._table[lane, : len(block_ids)] = block_ids
