@@ -9,6 +9,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
 from kernels.dependent_launch import gdc_wait
+from kernels.drawn_work import draw_work, end_drawing
 from kernels.ring_stage import next_stage
 from kernels.told_number import write_number
 
@@ -104,14 +105,10 @@ def produce(
             if is_early:
                 gdc_wait()
                 is_early = False
-        number = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1, sem="relaxed")
+        number = draw_work(counter_ptr)
         if seq_len > 0:
             last = (seq_len - 1) // TILE * TILE
             _fetch(sides, table_ptr, column, last, seq_len, num_cells, stage, empty_phase, BLOCK_SIZE, TILE)
             stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
     _tell(work, work_bars, slot, work_phase, -1, 0)
-    # The last program to end leaves the counters as the next launch needs them.
-    num_ended = gl.atomic_add(counter_ptr + 1, 1)
-    if num_ended == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    end_drawing(counter_ptr)

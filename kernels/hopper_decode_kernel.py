@@ -38,7 +38,7 @@ def _load_queries(q_ptr, q_bufs, GROUP: gl.constexpr):
     g = gl.arange(0, QUERIES, gl.SliceLayout(1, ROWS))[:, None]
     d = gl.arange(0, D, gl.SliceLayout(0, ROWS))[None, :]
     for half in gl.static_range(2):
-        q_GD = gl.load(q_ptr + g * (2 * D) + half * D + d, mask=(g < GROUP) & (d < D), other=0.0)
+        q_GD = gl.load(q_ptr + g * (2 * D) + half * D + d, mask=g < GROUP, other=0.0)
         q_bufs.index(half).store(q_GD)
     fence_async_shared()
 
@@ -127,10 +127,9 @@ def _store(out_ptr, first_DG, second_DG, sum_G, DTYPE: gl.constexpr, GROUP: gl.c
     share_G = 1.0 / gl.where(sum_G > 0, sum_G, 1.0)  # without a cell, both sums are 0
     g = gl.arange(0, QUERIES, gl.SliceLayout(0, LAYOUT))[None, :]
     d = gl.arange(0, D, gl.SliceLayout(1, LAYOUT))[:, None]
-    is_in = (g < GROUP) & (d < D)
     out_ptr += g * (2 * D) + d
-    gl.store(out_ptr, (first_DG * share_G[None, :]).to(DTYPE), mask=is_in)
-    gl.store(out_ptr + D, (second_DG * share_G[None, :]).to(DTYPE), mask=is_in)
+    gl.store(out_ptr, (first_DG * share_G[None, :]).to(DTYPE), mask=g < GROUP)
+    gl.store(out_ptr + D, (second_DG * share_G[None, :]).to(DTYPE), mask=g < GROUP)
 
 
 @gluon.jit

@@ -8,6 +8,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
+from kernels.drawn_work import draw_work, end_drawing
 from kernels.ring_stage import next_stage
 from kernels.told_number import write_number
 
@@ -79,7 +80,7 @@ def produce(loads, bufs, bars, NUM_PAIRS: gl.constexpr, GROUP: gl.constexpr):
         q_stage, q_phase = next_stage(q_stage, q_phase, NUM_AHEAD)
         _fetch(values, token, column, value_bars, value_bufs, stage, empty_phase)
         stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
-        number = gl.num_programs(0) + gl.atomic_add(counter_ptr, 1, sem="relaxed")
+        number = draw_work(counter_ptr)
         row, first_query, first_token, query_len = _find_work(tiles_ptr, number, num_works, NUM_PAIRS)
         for _ in range(1, num_tiles):
             token -= TILE
@@ -89,8 +90,4 @@ def produce(loads, bufs, bars, NUM_PAIRS: gl.constexpr, GROUP: gl.constexpr):
     mbarrier.wait(q_bars.index(NUM_AHEAD + q_stage), q_phase)
     write_number(work.index(4 * q_stage), -1)
     mbarrier.arrive(q_bars.index(q_stage), count=1)
-    # The last program to end leaves the counters as the next launch needs them.
-    num_ended = gl.atomic_add(counter_ptr + 1, 1)
-    if num_ended == gl.num_programs(0) - 1:
-        gl.store(counter_ptr, 0)
-        gl.store(counter_ptr + 1, 0)
+    end_drawing(counter_ptr)

@@ -20,6 +20,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu_timing import Launch, describe_card, graph_microseconds, read_bandwidth
+from benchmarks.kernels.paged_decode import describe
 from benchmarks.paged_pool import HEAD_DIM, HEADS, KV_HEADS, WIDEST_CONTEXT, Case, CellPool
 from kernels.decode_config import DecodeConfig, make_decode_workspace
 from kernels.paged_decode import paged_decode
@@ -83,11 +84,10 @@ def candidates(num_rows: int) -> Iterator[DecodeConfig]:
 
 def tell(case: Case, config: DecodeConfig, *, one: float, two: float, ceiling: float) -> None:
     """Print one line of the table."""
-    shape = f"{config.num_splits:2d} x{config.tile_size:4d} w{config.num_warps} s{config.num_stages}"
     share = 100 * case.num_bytes / one / 1e3 / ceiling
     least_cells = config.min_split_tiles * config.tile_size
     print(
-        f"{case.num_rows:5d} {case.context_len:7d}  {shape:15s} {least_cells:5d} "
+        f"{case.num_rows:5d} {case.context_len:7d}  {describe(config):15s} {least_cells:5d} "
         f"{one:9.2f} {two:9.2f} {share:7.1f}",
         flush=True,
     )

@@ -12,6 +12,7 @@ from kernels import gluon_kernels
 
 WRITTEN_IN_GLUON = {
     "cluster_sum",
+    "drawn_work",
     "hopper_decode_fetch",
     "hopper_decode_kernel",
     "hopper_heads_kernel",

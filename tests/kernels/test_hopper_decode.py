@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from kernels import drawn_work, hopper_decode_fetch, hopper_decode_kernel, ring_stage, told_number
 from kernels import hopper_decode as module
-from kernels import hopper_decode_fetch, hopper_decode_kernel, ring_stage, told_number
 from kernels import paged_decode as paged_decode_module
 from kernels.decode_config import DecodeConfig
 from kernels.hopper_decode import can_use_hopper_decode, hopper_decode
@@ -102,7 +102,7 @@ def test_emulated(num_programs: int, heads: tuple[int, int], block_size: int) ->
     for _ in range(2):  # a launch leaves the counters as the next one needs them
         out[:] = UNTOUCHED
         run_emulated(
-            (hopper_decode_kernel, hopper_decode_fetch, ring_stage, told_number),
+            (hopper_decode_kernel, hopper_decode_fetch, drawn_work, ring_stage, told_number),
             q.reshape(-1),
             *(
                 Descriptor(side.reshape(num_cells, -1), (min(block_size, TILE), DIM // 2))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from kernels import hopper_prefill_fetch, hopper_prefill_kernel, ring_stage, told_number
+from kernels import drawn_work, hopper_prefill_fetch, hopper_prefill_kernel, ring_stage, told_number
 from kernels.paged_prefill import FreshRows, paged_prefill
 from kernels.prefill_tiles import PrefillTiles, can_use_hopper, choose_prefill_config, prefill_tiles
 from tests.kernels.emulated_gluon import Descriptor, run_emulated
@@ -47,7 +47,7 @@ def test_emulated(num_programs: int) -> None:
     for _ in range(2):  # a launch leaves the counters as the next one needs them
         out[:] = 7.0
         run_emulated(
-            (hopper_prefill_kernel, hopper_prefill_fetch, ring_stage, told_number),
+            (hopper_prefill_kernel, hopper_prefill_fetch, drawn_work, ring_stage, told_number),
             Descriptor(q_TX, (QUERIES, DIM)),
             Descriptor(key_TX, (TILE, DIM)),
             Descriptor(value_TX, (TILE, DIM)),
