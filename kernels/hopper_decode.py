@@ -61,13 +61,13 @@ def hopper_decode(
     Takes rows and caches of which can_use_hopper_decode says so, and scale_log2, that of the scores times
     log2(e). Programs draw rows in the order of order_B, so that long ones should come first.
     """
-    num_blocks, block_size, num_kv_heads, head_dim = key_cache_NSKD.shape
-    num_works, num_cells = len(q_BHD) * num_kv_heads, num_blocks * block_size
-    box = (min(block_size, TILE), head_dim // 2)
+    _, block_size, num_kv_heads, head_dim = key_cache_NSKD.shape
+    num_works, box_size = len(q_BHD) * num_kv_heads, min(block_size, TILE)
+    boxes, box = (-1, box_size, num_kv_heads * head_dim), (1, box_size, head_dim // 2)
     hopper_decode_kernel[(min(num_works, PROGRAMS * num_multiprocessors(q_BHD.device)),)](
         q_BHD,
-        describe_tiles(key_cache_NSKD.view(num_cells, -1), *box),
-        describe_tiles(value_cache_NSKD.view(num_cells, -1), *box),
+        describe_tiles(key_cache_NSKD.view(boxes), *box),
+        describe_tiles(value_cache_NSKD.view(boxes), *box),
         block_table_LM,
         lanes_B,
         seq_lens_B,
@@ -78,7 +78,6 @@ def hopper_decode(
         q_BHD.stride(0),
         block_table_LM.stride(0),
         num_works,
-        num_cells,
         BLOCK_SIZE=block_size,
         NUM_KV_HEADS=num_kv_heads,
         GROUP=q_BHD.shape[1] // num_kv_heads,

@@ -34,7 +34,7 @@ def _tell(work, bars, slot, empty_phase, pair, seq_len):
 
 
 @gluon.jit
-def _fill(source, places, column, bars, boxes, stage, empty_phase):
+def _fill(source, places, firsts, column, bars, boxes, stage, empty_phase):
     """Fetch a tile, half a head's numbers of a box of cells at a time, as soon as its place is empty."""
     NUM_STAGES: gl.constexpr = bars.shape[0] // 2
     NUM_BOXES: gl.constexpr = boxes.shape[0] // (2 * NUM_STAGES)
@@ -44,33 +44,39 @@ def _fill(source, places, column, bars, boxes, stage, empty_phase):
         for half in gl.static_range(2):
             tma.async_copy_global_to_shared(
                 source,
-                [places[box], column + half * boxes.shape[2]],
+                [places[box], firsts[box], column + half * boxes.shape[3]],
                 bars.index(stage),
-                boxes.index((2 * stage + half) * NUM_BOXES + box),
+                boxes.index((2 * stage + half) * NUM_BOXES + NUM_BOXES - 1 - box),
             )
 
 
 @gluon.jit
 def _fetch(
-    sides, table_ptr, column, tile_start, seq_len, num_cells, stage, empty_phase,
+    sides, table_ptr, column, tile_start, seq_len, stage, empty_phase,
     BLOCK_SIZE: gl.constexpr, TILE: gl.constexpr,
 ):  # fmt: skip
-    """Fetch the K and V of a tile; of boxes past the end zeros, as they lie behind all cells."""
+    """Fetch the K and V of a tile, its boxes from back to front, and zeros for cells past the end.
+
+    The copy engine reads nothing in front of a box, and puts zeros there. So a box that the end lies in is
+    asked for from as many cells in front of it as it lacks, and one past the end wholly in front of itself:
+    all zeros come first. Whole boxes would read 7.5 cells a row for nothing: 203.6 us instead of 201.8 for
+    256 rows of 100 to 1,600 tokens, 201 instead of 198 at 850.
+    """
     keys, values, key_bars, value_bars, key_boxes, value_boxes = sides
-    BOX: gl.constexpr = key_boxes.shape[1]
-    places = gl.tuple([])
+    BOX: gl.constexpr = key_boxes.shape[2]
+    places, firsts = gl.tuple([]), gl.tuple([])
     for box in gl.static_range(TILE // BOX):
         cell = tile_start + box * BOX
-        is_in = cell < seq_len
-        block = gl.load(table_ptr + cell // BLOCK_SIZE, mask=is_in, other=0)
-        places = places + gl.tuple([gl.where(is_in, block * BLOCK_SIZE + cell % BLOCK_SIZE, num_cells)])
-    _fill(keys, places, column, key_bars, key_boxes, stage, empty_phase)
-    _fill(values, places, column, value_bars, value_boxes, stage, empty_phase)
+        block = gl.load(table_ptr + cell // BLOCK_SIZE, mask=cell < seq_len, other=0)
+        places = places + gl.tuple([block * (BLOCK_SIZE // BOX) + cell % BLOCK_SIZE // BOX])
+        firsts = firsts + gl.tuple([gl.minimum(seq_len - cell - BOX, 0)])
+    _fill(keys, places, firsts, column, key_bars, key_boxes, stage, empty_phase)
+    _fill(values, places, firsts, column, value_bars, value_boxes, stage, empty_phase)
 
 
 @gluon.jit
 def produce(
-    sides, rows, work, work_bars, counter_ptr, num_works, num_cells,
+    sides, rows, work, work_bars, counter_ptr, num_works,
     BLOCK_SIZE: gl.constexpr, NUM_KV_HEADS: gl.constexpr, TILE: gl.constexpr, PDL: gl.constexpr,
 ):  # fmt: skip
     """Fetch the K and V of piece after piece of work, first cells first.
@@ -81,7 +87,7 @@ def produce(
     """
     NUM_AHEAD: gl.constexpr = work.shape[0] // 2
     NUM_STAGES: gl.constexpr = sides[2].shape[0] // 2
-    HEAD_DIM: gl.constexpr = 2 * sides[4].shape[2]
+    HEAD_DIM: gl.constexpr = 2 * sides[4].shape[3]
     number = gl.program_id(0)
     stage, slot = 0, 0
     empty_phase, work_phase = 1, 1  # the first round finds all empty
@@ -97,9 +103,7 @@ def produce(
                 if is_early and tile_start >= NUM_STAGES * TILE:
                     gdc_wait()
                     is_early = False
-            _fetch(
-                sides, table_ptr, column, tile_start, seq_len, num_cells, stage, empty_phase, BLOCK_SIZE, TILE
-            )
+            _fetch(sides, table_ptr, column, tile_start, seq_len, stage, empty_phase, BLOCK_SIZE, TILE)
             stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
         if PDL:  # noqa: SIM102
             if is_early:
@@ -108,7 +112,7 @@ def produce(
         number = draw_work(counter_ptr)
         if seq_len > 0:
             last = (seq_len - 1) // TILE * TILE
-            _fetch(sides, table_ptr, column, last, seq_len, num_cells, stage, empty_phase, BLOCK_SIZE, TILE)
+            _fetch(sides, table_ptr, column, last, seq_len, stage, empty_phase, BLOCK_SIZE, TILE)
             stage, empty_phase = next_stage(stage, empty_phase, NUM_STAGES)
     _tell(work, work_bars, slot, work_phase, -1, 0)
     end_drawing(counter_ptr)

@@ -44,19 +44,6 @@ def _load_queries(q_ptr, q_bufs, GROUP: gl.constexpr):
 
 
 @gluon.jit
-def _drop_cells(value_boxes, first_box, num_left, NUM_BOXES: gl.constexpr):
-    """Zero the V of cells past the end in the box that the end lies in: they may hold NaN."""
-    BOX: gl.constexpr = value_boxes.shape[1]
-    ROWS: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    p = gl.arange(0, BOX, gl.SliceLayout(1, ROWS))
-    for half in gl.static_range(2):
-        box = value_boxes.index(first_box + half * NUM_BOXES + num_left // BOX)
-        value_PD = box.load(ROWS)
-        box.store(gl.where((p < num_left % BOX)[:, None], value_PD, 0.0).to(value_PD.dtype))
-    fence_async_shared()
-
-
-@gluon.jit
 def _weigh_tile(q_bufs, key_bufs, key_bars, stage, phase, best_G, num_left, scale_log2, SCORE: gl.constexpr):
     """Return a tile's weights, the new exponent, and the factor that takes the state's sums to it."""
     NUM_STAGES: gl.constexpr = key_bars.shape[0] // 2
@@ -73,7 +60,7 @@ def _weigh_tile(q_bufs, key_bufs, key_bars, stage, phase, best_G, num_left, scal
     score_PG = warpgroup_mma_wait(0, deps=(score,))
     mbarrier.arrive(key_bars.index(NUM_STAGES + stage), count=1)
     p = gl.arange(0, TILE, gl.SliceLayout(1, SCORE))
-    score_PG = gl.where((p < num_left)[:, None], score_PG * scale_log2, float("-inf"))
+    score_PG = gl.where((p >= TILE - num_left)[:, None], score_PG * scale_log2, float("-inf"))
     new_best_G = gl.maximum(best_G, gl.max(score_PG, 0))
     return gl.exp2(score_PG - new_best_G[None, :]), new_best_G, gl.exp2(best_G - new_best_G)
 
@@ -88,13 +75,12 @@ def _add_values(value_buf, weight_buf, acc_DG, factor_G):
 @gluon.jit
 def _attend(seq_len, stage, phase, scale_log2, bufs, bars):
     """Return half by half the weighted sums of V, the sums of weights, and the ring's turn."""
-    q_bufs, key_bufs, value_bufs, value_boxes, weight_buf = bufs
+    q_bufs, key_bufs, value_bufs, weight_buf = bufs
     key_bars, value_bars = bars[0], bars[1]
     NUM_STAGES: gl.constexpr = key_bars.shape[0] // 2
     TILE: gl.constexpr = key_bufs.shape[1]
     D: gl.constexpr = key_bufs.shape[2]
     QUERIES: gl.constexpr = q_bufs.shape[1]
-    NUM_BOXES: gl.constexpr = TILE // value_boxes.shape[1]
     SUMS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, QUERIES, 16])
     first_DG, second_DG = gl.zeros([D, QUERIES], gl.float32, SUMS), gl.zeros([D, QUERIES], gl.float32, SUMS)
     sum_PG = gl.zeros([TILE, QUERIES], gl.float32, SUMS)
@@ -108,8 +94,6 @@ def _attend(seq_len, stage, phase, scale_log2, bufs, bars):
         fence_async_shared()
         sum_PG = sum_PG * factor_G[None, :] + weight_PG
         mbarrier.wait(value_bars.index(stage), phase)
-        if num_left < TILE:
-            _drop_cells(value_boxes, 2 * stage * NUM_BOXES, num_left, NUM_BOXES)
         first = _add_values(value_bufs.index(2 * stage), weight_buf, first_DG, factor_G)
         second = _add_values(value_bufs.index(2 * stage + 1), weight_buf, second_DG, factor_G)
         first_DG, second_DG = warpgroup_mma_wait(0, deps=(first, second))
@@ -172,27 +156,27 @@ def _make_ring(NUM: gl.constexpr):
 @gluon.jit(do_not_specialize=["num_works"])
 def hopper_decode_kernel(
     q_ptr, keys, values, table_ptr, lanes_ptr, seq_lens_ptr, order_ptr, out_ptr, counter_ptr, scale_log2,
-    q_stride, table_stride, num_works, num_cells,
+    q_stride, table_stride, num_works,
     BLOCK_SIZE: gl.constexpr, NUM_KV_HEADS: gl.constexpr, GROUP: gl.constexpr, QUERIES: gl.constexpr,
     TILE: gl.constexpr, NUM_STAGES: gl.constexpr, WEIGHTS: gl.constexpr, TILES: gl.constexpr,
     PDL: gl.constexpr,
 ):  # fmt: skip
     """Attend with one KV head's heads of one row after the other, until none is left."""
-    BOX: gl.constexpr = keys.block_type.shape[0]
-    D: gl.constexpr = keys.block_type.shape[1]
+    BOX: gl.constexpr = keys.block_type.shape[1]
+    D: gl.constexpr = keys.block_type.shape[2]
     NUM_AHEAD: gl.constexpr = 2
     DTYPE: gl.constexpr = keys.dtype
     q_bufs = gl.allocate_shared_memory(DTYPE, [2, QUERIES, D], TILES)
     weight_buf = gl.allocate_shared_memory(DTYPE, [QUERIES, TILE], WEIGHTS)
-    key_boxes = gl.allocate_shared_memory(DTYPE, [2 * NUM_STAGES * (TILE // BOX), BOX, D], keys.layout)
-    value_boxes = gl.allocate_shared_memory(DTYPE, [2 * NUM_STAGES * (TILE // BOX), BOX, D], keys.layout)
+    key_boxes = gl.allocate_shared_memory(DTYPE, [2 * NUM_STAGES * (TILE // BOX), 1, BOX, D], keys.layout)
+    value_boxes = gl.allocate_shared_memory(DTYPE, [2 * NUM_STAGES * (TILE // BOX), 1, BOX, D], keys.layout)
     key_bufs = key_boxes._reinterpret(DTYPE, [2 * NUM_STAGES, TILE, D], TILES)
     value_bufs = value_boxes._reinterpret(DTYPE, [2 * NUM_STAGES, TILE, D], TILES)
     work = gl.allocate_shared_memory(gl.int32, [2 * NUM_AHEAD, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     key_bars, value_bars, work_bars = _make_ring(NUM_STAGES), _make_ring(NUM_STAGES), _make_ring(NUM_AHEAD)
     rows = (table_ptr, lanes_ptr, seq_lens_ptr, order_ptr, table_stride)
     sides = (keys, values, key_bars, value_bars, key_boxes, value_boxes)
-    bufs = (q_bufs, key_bufs, value_bufs, value_boxes, weight_buf)
+    bufs = (q_bufs, key_bufs, value_bufs, weight_buf)
     bars = (key_bars, value_bars, work_bars)
     gl.warp_specialize(
         [
@@ -200,7 +184,7 @@ def hopper_decode_kernel(
             (
                 produce,
                 (
-                    sides, rows, work, work_bars, counter_ptr, num_works, num_cells,
+                    sides, rows, work, work_bars, counter_ptr, num_works,
                     BLOCK_SIZE, NUM_KV_HEADS, TILE, PDL,
                 ),
             ),

@@ -130,24 +130,26 @@ class Descriptor:
         self._numbers, self.dtype = numbers, numbers.dtype
         self.block_type = SimpleNamespace(shape=list(block), nbytes=math.prod(block) * numbers.itemsize)
 
-    def block(self, place: Sequence[int]) -> Any:
-        """Return a view of what there is of a block."""
-        sizes = self.block_type.shape
-        return self._numbers[
-            tuple(slice(int(at), int(at) + size) for at, size in zip(place, sizes, strict=True))
-        ]
+    def block(self, place: Sequence[int]) -> tuple[Any, tuple[slice, ...]]:
+        """Return a view of what there is of a block, and where in the block it lies."""
+        there, within = [], []
+        for at, size, end in zip(map(int, place), self.block_type.shape, self._numbers.shape, strict=True):
+            first, last = min(max(at, 0), end), max(min(at + size, end), 0)
+            there.append(slice(first, last))
+            within.append(slice(first - at, last - at))
+        return self._numbers[tuple(there)], tuple(within)
 
 
 def copy(source: Descriptor, place: Sequence[int], barrier: Any, target: Shared) -> None:
-    found = source.block(place)
+    there, within = source.block(place)
     target.array[...] = 0
-    target.array[tuple(map(slice, found.shape))] = found
+    target.array[within] = there
     one_of(barrier).change(num_bytes=-source.block_type.nbytes)
 
 
 def copy_back(target: Descriptor, place: Sequence[int], source: Shared) -> None:
-    found = target.block(place)
-    found[...] = source.array[tuple(map(slice, found.shape))]
+    there, within = target.block(place)
+    there[...] = source.array[within]
 
 
 class Product:

@@ -98,18 +98,18 @@ def test_emulated(num_programs: int, heads: tuple[int, int], block_size: int) ->
     # A short row first: nothing of it is there early.
     order = np.argsort(np.where(lens == 1, -1000, -lens)).astype(np.int32)
     out, counters = np.empty(expected.shape, np.float32), np.zeros(2, np.int32)
-    num_cells, num_kv_heads = len(key) * block_size, heads[1]
+    num_kv_heads, box_size = heads[1], min(block_size, TILE)
     for _ in range(2):  # a launch leaves the counters as the next one needs them
         out[:] = UNTOUCHED
         run_emulated(
             (hopper_decode_kernel, hopper_decode_fetch, drawn_work, ring_stage, told_number),
             q.reshape(-1),
             *(
-                Descriptor(side.reshape(num_cells, -1), (min(block_size, TILE), DIM // 2))
+                Descriptor(side.reshape(-1, box_size, num_kv_heads * DIM), (1, box_size, DIM // 2))
                 for side in (key, value)
             ),
             *(table.reshape(-1), lanes, lens, order, out.reshape(-1), counters),
-            *(DIM**-0.5 * LOG2_E, q[0].size, table.shape[1], len(lens) * num_kv_heads, num_cells),
+            *(DIM**-0.5 * LOG2_E, q[0].size, table.shape[1], len(lens) * num_kv_heads),
             num_programs=num_programs,
             end_front=_Front(given | {"q_BHD": wide}, out, counters).end,
             BLOCK_SIZE=block_size,
