@@ -21,7 +21,7 @@ splits, 33 with 4 (benchmarks/kernels/paged_decode.py --tune)."""
 MIN_WHOLE_PAIRS = 385
 """Rows times KV heads from which on no row is split where programs of long rows start first: in us of a
 layer, 56 rows of nano256's lengths take 102.2 in halves and 95.7 whole, 40 rows 78.4 and 80.8, of 500 to
-4,000 tokens 105.7 and 124.7. Rows of 16-bit heads of 128 then go to hopper_decode, where it runs."""
+4,000 tokens 105.7 and 124.7. Rows that suit hopper_decode are whole from MAX_FUSED_PAIRS on."""
 MAX_SPLITS = 16
 """More would cost the joining program more than they save the others."""
 MAX_FUSED_PAIRS = 256

@@ -3,9 +3,11 @@
 Shapes: B rows, L lanes, M blocks a table, N blocks, S block size, H heads, K KV heads, D head dim.
 """
 
+from dataclasses import dataclass
+
 import torch
 
-from kernels.decode_config import MIN_WHOLE_PAIRS
+from kernels.decode_config import MAX_FUSED_PAIRS
 from kernels.dependent_launch import launch_options
 from kernels.gluon_kernels import describe_tiles, hopper_decode_kernel, runs_gluon, tile_layout
 from kernels.gpu import num_multiprocessors
@@ -15,32 +17,52 @@ NUM_WARPS = 4
 """Those that fetch are added by the compiler."""
 TILE = 64
 """Cells whose K and V are fetched at once: what products are wide."""
-NUM_STAGES = 2
-PROGRAMS = 3
-"""On each multiprocessor, as their shared memory and MAX_REGISTERS let it. In us alone, of 2 stages in three
-programs, 3 in two and 6 in one: 64 rows of 100 to 1,600 tokens 59.5, 58.2 and 60.0, 128 rows 107.0, 106.4 and
-109.1, 256 rows 206.3, 207.2 and 209.4, on an H200 on which paged_decode_kernel took 59.9, 110.2 and 206.9."""
-MAX_REGISTERS = 80
 QUERIES = 8
 """Most heads of a group: the narrowest side of a product."""
 HEAD_DIM = 128
 """Its halves are a swizzled line of shared memory each."""
 
 
-def can_use_hopper_decode(cache_NSKD: torch.Tensor, num_rows: int, *, num_heads: int) -> bool:
-    """Whether hopper_decode takes such a cache and so many rows of queries of its dtype."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """How a multiprocessor's shared memory and registers are shared out."""
+
+    num_stages: int
+    """Tiles that a program holds."""
+    num_programs: int
+    """On each multiprocessor."""
+    max_registers: int
+
+
+PROGRAMS = (
+    (384, Programs(num_stages=6, num_programs=1, max_registers=120)),
+    (896, Programs(num_stages=3, num_programs=2, max_registers=120)),
+)
+PROGRAMS_OF_MANY = Programs(num_stages=2, num_programs=3, max_registers=80)
+"""By the most rows times KV heads. Where most programs have one piece of work, those of a multiprocessor that
+has more of them end late. In us alone, of 6 stages, 3 and 2: 33 rows of 500 to 2,000 tokens 41.8, 47.7 and
+52.7 (in halves, by paged_decode_kernel, 46.1), 56 rows 66.5, 65.2 and 68.0, 128 rows of 100 to 1,600 tokens
+108.5, 107.0 and 106.5, on an H200."""
+
+
+def suits_hopper_decode(cache_NSKD: torch.Tensor, num_rows: int) -> bool:
+    """Whether hopper_decode takes such a cache, and so many rows are better off there than split."""
     num_blocks, block_size, num_kv_heads, head_dim = cache_NSKD.shape
     is_power_of_2 = block_size & (block_size - 1) == 0
     return (
-        num_rows * num_kv_heads >= MIN_WHOLE_PAIRS
+        num_rows * num_kv_heads > MAX_FUSED_PAIRS
         and cache_NSKD.dtype in (torch.bfloat16, torch.float16)
         and head_dim == HEAD_DIM
-        and num_heads <= QUERIES * num_kv_heads
         and is_power_of_2
         and block_size >= 16
         and num_blocks * block_size < 2**31
         and runs_gluon(cache_NSKD.device)
     )
+
+
+def can_use_hopper_decode(cache_NSKD: torch.Tensor, num_rows: int, *, num_heads: int) -> bool:
+    """Whether it takes so many rows of queries, too, which have the cache's dtype."""
+    return num_heads <= QUERIES * cache_NSKD.shape[2] and suits_hopper_decode(cache_NSKD, num_rows)
 
 
 def hopper_decode(
@@ -63,8 +85,10 @@ def hopper_decode(
     """
     _, block_size, num_kv_heads, head_dim = key_cache_NSKD.shape
     num_works, box_size = len(q_BHD) * num_kv_heads, min(block_size, TILE)
+    programs = next((programs for most, programs in PROGRAMS if num_works <= most), PROGRAMS_OF_MANY)
+    num_programs = programs.num_programs * num_multiprocessors(q_BHD.device)
     boxes, box = (-1, box_size, num_kv_heads * head_dim), (1, box_size, head_dim // 2)
-    hopper_decode_kernel[(min(num_works, PROGRAMS * num_multiprocessors(q_BHD.device)),)](
+    hopper_decode_kernel[(min(num_works, num_programs),)](
         q_BHD,
         describe_tiles(key_cache_NSKD.view(boxes), *box),
         describe_tiles(value_cache_NSKD.view(boxes), *box),
@@ -83,10 +107,10 @@ def hopper_decode(
         GROUP=q_BHD.shape[1] // num_kv_heads,
         QUERIES=QUERIES,
         TILE=TILE,
-        NUM_STAGES=NUM_STAGES,
+        NUM_STAGES=programs.num_stages,
         WEIGHTS=tile_layout((QUERIES, TILE), q_BHD.dtype),
         TILES=tile_layout((TILE, head_dim // 2), q_BHD.dtype),
         num_warps=NUM_WARPS,
-        maxnreg=MAX_REGISTERS,
+        maxnreg=programs.max_registers,
         **launch_options(is_dependent),
     )

@@ -8,6 +8,8 @@ C cells of a row's context, G heads a KV head.
 Source: FlashDecoding (Dao et al., 2023).
 """
 
+from dataclasses import replace
+
 import torch
 import triton
 
@@ -19,7 +21,7 @@ from kernels.decode_config import (
     make_decode_workspace,
 )
 from kernels.dependent_launch import can_depend, launch_options
-from kernels.hopper_decode import can_use_hopper_decode, hopper_decode
+from kernels.hopper_decode import can_use_hopper_decode, hopper_decode, suits_hopper_decode
 from kernels.paged_checks import check_index, check_out, check_paged_attention, gather_cells
 from kernels.paged_decode_kernel import paged_decode_kernel
 
@@ -97,6 +99,8 @@ def decode_config_for(
         bytes_per_cell=bytes_per_cell,
         is_ordered=is_ordered,
     )
+    if is_ordered and suits_hopper_decode(cache_NSKD, num_rows):
+        config = replace(config, num_splits=1)
     return fit_stages(config, cache_NSKD.device, bytes_per_cell=bytes_per_cell)
 
 

@@ -102,14 +102,14 @@ def compile_heads(num_rows: int, *, has_norm: bool) -> None:
     )
 
 
-def compile_decode() -> None:
+def compile_decode(num_rows: int) -> None:
     """Compile decode attention of many rows."""
-    rows, table = torch.zeros(64, dtype=torch.int32), torch.zeros(64, 256, dtype=torch.int32)
+    rows, table = torch.zeros(num_rows, dtype=torch.int32), torch.zeros(num_rows, 256, dtype=torch.int32)
     hopper_decode.hopper_decode(
-        *(numbers(64, H, D), numbers(8, 16, K, D), numbers(8, 16, K, D), table, rows, rows),
+        *(numbers(num_rows, H, D), numbers(8, 16, K, D), numbers(8, 16, K, D), table, rows, rows),
         scale_log2=0.1,
         order_B=rows,
-        out=numbers(64, H, D),
+        out=numbers(num_rows, H, D),
         is_dependent=True,
     )
 
@@ -144,7 +144,8 @@ def main() -> None:
         (large_projection, "large_qkv_kernel"),
     ):
         setattr(module, name, Compiling(getattr(gluon_kernels, name)))
-    compile_decode()
+    for num_rows in (40, 64, 256):
+        compile_decode(num_rows)
     compile_heads(40, has_norm=True)
     compile_heads(128, has_norm=True)
     compile_heads(256, has_norm=False)

@@ -14,7 +14,7 @@ from kernels import hopper_decode as module
 from kernels import paged_decode as paged_decode_module
 from kernels.decode_config import DecodeConfig
 from kernels.hopper_decode import can_use_hopper_decode, hopper_decode
-from kernels.paged_decode import LOG2_E, paged_decode, paged_decode_ref
+from kernels.paged_decode import LOG2_E, decode_config_for, paged_decode, paged_decode_ref
 from tests.kernels.emulated_gluon import Descriptor, run_emulated
 
 TILE, DIM = 32, 16
@@ -83,9 +83,10 @@ class _Front:
 
 
 @pytest.mark.parametrize(
-    ("num_programs", "heads", "block_size"), [(1, (6, 2), 8), (3, (4, 1), 32), (40, (2, 2), 64)]
+    ("num_programs", "num_stages", "heads", "block_size"),
+    [(1, 2, (6, 2), 8), (3, 2, (4, 1), 32), (5, 6, (4, 1), 16), (40, 3, (2, 2), 64)],
 )
-def test_emulated(num_programs: int, heads: tuple[int, int], block_size: int) -> None:
+def test_emulated(num_programs: int, num_stages: int, heads: tuple[int, int], block_size: int) -> None:
     given = _rows(
         [1, 7, 8, 0, 9, 32, 33, 63, 64, 100, 129, 5],
         heads=heads, block_size=block_size, head_dim=DIM, device="cpu", dtype=torch.float32,
@@ -117,7 +118,7 @@ def test_emulated(num_programs: int, heads: tuple[int, int], block_size: int) ->
             GROUP=heads[0] // num_kv_heads,
             QUERIES=8,
             TILE=TILE,
-            NUM_STAGES=2,
+            NUM_STAGES=num_stages,
             WEIGHTS=None,
             TILES=None,
             PDL=True,
@@ -135,6 +136,11 @@ def _on_gpu(
     return _rows(SEQ_LENS, heads=heads, block_size=block_size, spare_blocks=spare_blocks, **shape)
 
 
+def _times(given: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return rows as often as that: several have a lane."""
+    return given | {name: torch.cat([given[name]] * number) for name in ("q_BHD", "lanes_B", "seq_lens_B")}
+
+
 def _run(given: dict[str, Any], **options: Any) -> torch.Tensor:
     order = torch.argsort(given["seq_lens_B"], descending=True).int()
     out = torch.full_like(given["q_BHD"], 7.0, memory_format=torch.contiguous_format)
@@ -146,23 +152,27 @@ def _run(given: dict[str, Any], **options: Any) -> torch.Tensor:
 @pytest.mark.gpu
 @pytest.mark.parametrize("num_multiprocessors", [1, 132])
 @pytest.mark.parametrize(
-    ("heads", "block_size", "dtype"),
+    ("heads", "block_size", "dtype", "num_times"),
     [
-        ((16, 8), 16, torch.bfloat16),
-        ((9, 3), 32, torch.float16),
-        ((8, 1), 64, torch.bfloat16),
-        ((4, 4), 256, torch.bfloat16),
+        ((16, 8), 16, torch.bfloat16, 1),
+        ((16, 8), 16, torch.bfloat16, 2),
+        ((16, 8), 16, torch.bfloat16, 4),
+        ((9, 3), 32, torch.float16, 4),
+        ((8, 1), 64, torch.bfloat16, 1),
+        ((4, 4), 256, torch.bfloat16, 8),
     ],
 )
 def test_on_hopper(
     heads: tuple[int, int],
     block_size: int,
     dtype: torch.dtype,
+    num_times: int,
     num_multiprocessors: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    given = _on_gpu(heads=heads, block_size=block_size, dtype=dtype)
-    # Of one: three programs, each of which draws up to a hundred pieces of work.
+    """So many pieces of work as each way of sharing a multiprocessor out is for."""
+    given = _times(_on_gpu(heads=heads, block_size=block_size, dtype=dtype), num_times)
+    # Of one: up to three programs, each of which draws up to some four hundred pieces of work.
     monkeypatch.setattr(module, "num_multiprocessors", lambda _: num_multiprocessors)
     expected = paged_decode_ref(**given, scale=128**-0.5)
     for is_dependent in (False, True, True):
@@ -200,8 +210,8 @@ def test_addresses_past_32_bits() -> None:
 @pytest.mark.gpu
 def test_whole_rows_in_an_order_go_here(monkeypatch: pytest.MonkeyPatch) -> None:
     given = _on_gpu(heads=(16, 8), block_size=16, dtype=torch.bfloat16)
-    many: dict[str, Any] = {name: torch.cat([given[name]] * 2) for name in ("q_BHD", "lanes_B", "seq_lens_B")}
-    order = torch.argsort(many["seq_lens_B"], descending=True).int()
+    given = _times(given, 2)
+    order = torch.argsort(given["seq_lens_B"], descending=True).int()
     calls: list[None] = []
 
     def count(*arguments: Any, **options: Any) -> None:
@@ -209,14 +219,14 @@ def test_whole_rows_in_an_order_go_here(monkeypatch: pytest.MonkeyPatch) -> None
         hopper_decode(*arguments, **options)
 
     monkeypatch.setattr(paged_decode_module, "hopper_decode", count)
-    out = paged_decode(**(given | many), scale=128**-0.5, order_B=order)
+    out = paged_decode(**given, scale=128**-0.5, order_B=order)
     assert len(calls) == 1
-    expected = paged_decode_ref(**(given | many), scale=128**-0.5)
+    expected = paged_decode_ref(**given, scale=128**-0.5)
     torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
     split = DecodeConfig(num_splits=2, tile_size=64, num_warps=4, num_stages=3)
     others: tuple[dict[str, Any], ...] = ({"order_B": order, "config": split}, {})
     for options in others:
-        out = paged_decode(**(given | many), scale=128**-0.5, **options)
+        out = paged_decode(**given, scale=128**-0.5, **options)
         torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
     assert len(calls) == 1
 
@@ -224,9 +234,9 @@ def test_whole_rows_in_an_order_go_here(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("fits", "shape", "num_rows", "num_heads", "dtype"),
     [
-        (True, (1, 16, 8, 128), 49, 16, torch.bfloat16),
-        (True, (1, 256, 8, 128), 49, 64, torch.float16),
-        (False, (1, 16, 8, 128), 48, 16, torch.bfloat16),
+        (True, (1, 16, 8, 128), 33, 16, torch.bfloat16),
+        (True, (1, 256, 8, 128), 33, 64, torch.float16),
+        (False, (1, 16, 8, 128), 32, 16, torch.bfloat16),
         (False, (1, 16, 8, 128), 49, 72, torch.bfloat16),
         (False, (1, 24, 8, 128), 49, 16, torch.bfloat16),
         (False, (1, 8, 8, 128), 49, 16, torch.bfloat16),
@@ -247,3 +257,15 @@ def test_what_does_not_fit_goes_another_way(
     assert not can_use_hopper_decode(cache, num_rows, num_heads=num_heads)  # this device is none
     monkeypatch.setattr(module, "runs_gluon", lambda _: True)
     assert can_use_hopper_decode(cache, num_rows, num_heads=num_heads) == fits
+
+
+@pytest.mark.parametrize(("num_rows", "num_splits"), [(32, 2), (33, 1), (48, 1), (256, 1)])
+def test_rows_that_go_here_are_not_split(
+    num_rows: int, num_splits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = torch.empty((1, 16, 8, 128), dtype=torch.bfloat16)
+    given: dict[str, Any] = {"max_context_len": 4096, "cache_NSKD": cache}
+    assert decode_config_for(33, **given, is_ordered=True).num_splits == 2  # this device has no such kernel
+    monkeypatch.setattr(module, "runs_gluon", lambda _: True)
+    assert decode_config_for(num_rows, **given, is_ordered=True).num_splits == num_splits
+    assert decode_config_for(33, **given).num_splits == 2
