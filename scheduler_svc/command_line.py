@@ -34,8 +34,8 @@ def run_command_line(environment: Mapping[str, str]) -> None:
     parameters = list(_flags())
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX})(run)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(context_settings={"auto_envvar_prefix": ENVIRONMENT_PREFIX, "max_content_width": 400})(run)
     app(prog_name="python -m scheduler_svc")
 
 

@@ -148,7 +148,8 @@ class SchedulerConfig:
             raise ConfigError.of("worker", self.worker, "be given at least once")
         for address in self.worker:
             host, colon, port = address.rpartition(":")
-            if not host or not colon or not port.isdecimal() or not 1 <= int(port) <= 65535:
+            is_port = port.isdecimal() and 1 <= int(port) <= 65535
+            if not host or not colon or not is_port or any(mark in host for mark in ", ;/"):
                 raise ConfigError.of("worker", address, "be HOST:PORT with a port in [1, 65535]")
             if self.worker.count(address) > 1:
                 raise ConfigError.of("worker", address, "be given once for each group")

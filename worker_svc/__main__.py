@@ -41,8 +41,8 @@ GPU_ENVIRONMENT = {
 
 def main() -> None:
     """Run the command line."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    settings = {"auto_envvar_prefix": PREFIX.removesuffix("_")}
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    settings = {"auto_envvar_prefix": PREFIX.removesuffix("_"), "max_content_width": 400}
     app.command(context_settings=settings, help=HELP)(config_command(WorkerConfig, _run))
     try:
         check_environment(WorkerConfig, PREFIX, names=os.environ)

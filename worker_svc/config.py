@@ -40,7 +40,7 @@ class WorkerConfig:
     num_blocks: int = 0
     """Blocks of the KV cache. 0: as many as --kv-cache-gib holds."""
     kv_cache_gib: float = 0.0
-    """Size of the KV cache in GiB, unless --num-blocks is given. 0: 2 GiB, or what is left of the GPU."""
+    """Size of a rank's KV cache in GiB, unless --num-blocks is given. 0: 2 GiB, or what a GPU has left."""
     gpu_memory_utilization: float = 0.9
     """On cuda, share of the GPU's memory to use in all: weights, steps and KV cache."""
     max_num_seqs: int = 64

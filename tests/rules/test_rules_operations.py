@@ -32,21 +32,31 @@ def test_every_flag_stands_in_the_table_with_its_default(config_class: type[Any]
     assert section.count("| `--") == len(rows), "a flag in the table that does not exist"
 
 
-@pytest.mark.parametrize(
-    ("module", "config_class"), [("scheduler_svc", SchedulerConfig), ("worker_svc", WorkerConfig)]
-)
-def test_help_explains_every_flag(module: str, config_class: type[Any]) -> None:
-    result = subprocess.run(
+def _help(module: str, *, num_columns: int) -> str:
+    return subprocess.run(
         [sys.executable, "-m", module, "--help"],
         cwd=REPOSITORY,
-        env={**os.environ, "COLUMNS": "400", "TERM": "dumb"},
+        env={**os.environ, "COLUMNS": str(num_columns), "TERM": "dumb"},
         check=True,
         capture_output=True,
         text=True,
         timeout=60,
-    )
+    ).stdout
+
+
+@pytest.mark.parametrize("module", ["scheduler_svc", "worker_svc"])
+def test_a_narrow_terminal_cuts_no_name(module: str) -> None:
+    shown = _help(module, num_columns=80)
+    assert "…" not in shown
+    assert f"STEPWIRE_{module.removesuffix('_svc').upper()}_MAX_NUM_BATCHED_TOKENS" in shown
+
+
+@pytest.mark.parametrize(
+    ("module", "config_class"), [("scheduler_svc", SchedulerConfig), ("worker_svc", WorkerConfig)]
+)
+def test_help_explains_every_flag(module: str, config_class: type[Any]) -> None:
     meanings = field_docstrings(config_class)
-    shown = " ".join(result.stdout.split())
+    shown = " ".join(_help(module, num_columns=400).split())
     fields = dataclasses.fields(config_class)
     expect_none([field.name for field in fields if f"--{field.name.replace('_', '-')} " not in shown])
     expect_none([meaning for meaning in meanings.values() if meaning not in shown])

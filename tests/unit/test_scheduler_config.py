@@ -38,6 +38,8 @@ def test_defaults_are_as_documented() -> None:
         ({"worker": (":1",)}, "--worker is ':1', but must be HOST:PORT"),
         ({"worker": ("a:0",)}, "--worker is 'a:0', but must be HOST:PORT"),
         ({"worker": ("a:65536",)}, "--worker is 'a:65536', but must be HOST:PORT"),
+        ({"worker": ("a:1,b:2",)}, "--worker is 'a:1,b:2', but must be HOST:PORT"),
+        ({"worker": ("a:1 b:2",)}, "--worker is 'a:1 b:2', but must be HOST:PORT"),
         ({"frontends": 0}, "--frontends is 0, but must be in [1, 256]"),
         ({"max_num_seqs": -1}, "--max-num-seqs is -1, but must be in [0, 2147483647]"),
         ({"max_num_batched_tokens": -1}, "--max-num-batched-tokens is -1"),
