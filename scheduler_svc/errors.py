@@ -8,7 +8,7 @@
     ├── SlowConsumerError         the client does not read its stream
     ├── DeadlineError             the client's deadline passed
     ├── DrainingError             the server takes no new requests
-    ├── WorkerUnavailableError    no worker group can serve
+    ├── WorkerUnavailableError    no worker group can serve, or none that came so far
     ├── RequestInterruptedError   the server lets go of a request that can be resumed
     ├── ModelMismatchError        a worker serves another model
     ├── ModelFolderError          the model folder is missing or broken
@@ -63,7 +63,13 @@ class DrainingError(StepwireError):
 
 
 class WorkerUnavailableError(StepwireError):
-    """No worker group can serve."""
+    """No worker group can serve, or none of those that came so far."""
+
+    @classmethod
+    def so_far(cls, refusal: InvalidRequestError, num_unknown_groups: int) -> "WorkerUnavailableError":
+        """Build the error for what the groups known so far refuse, and one of the others may take."""
+        others = f"worker groups that may allow more have not connected yet ({num_unknown_groups})"
+        return cls(f"{refusal}, so far: {others}")
 
 
 class RequestInterruptedError(StepwireError):

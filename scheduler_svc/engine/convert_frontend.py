@@ -197,6 +197,7 @@ def info_to_pb(info: EngineInfo) -> pb.AttachResponse:
             pb.WorkerGroupInfo(address=group.address, is_serving=group.is_serving, reason=group.reason)
             for group in info.groups
         ],
+        num_unknown_groups=info.num_unknown_groups,
     )
     return pb.AttachResponse(info=message)
 

@@ -45,6 +45,11 @@ class WorkerGroup:
         return self._core is not None
 
     @property
+    def is_unknown(self) -> bool:
+        """Whether its limits are not known yet; while a worker is there that does not fit, there are none."""
+        return not self.was_ever_up and self.refusal is None
+
+    @property
     def core(self) -> Scheduler:
         """The core; there is one from the first worker on."""
         assert self._core is not None, "no worker has come yet"

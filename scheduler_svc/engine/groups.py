@@ -15,7 +15,12 @@ from scheduler_svc.core.types import FinishReason, Request
 from scheduler_svc.engine.group import WorkerGroup
 from scheduler_svc.engine.routing import choose_group
 from scheduler_svc.engine.values import EngineInfo, ResultArrived, WorkerDown, WorkerStatus, WorkerUp
-from scheduler_svc.errors import DuplicateRequestError, QueueFullError, WorkerUnavailableError
+from scheduler_svc.errors import (
+    DuplicateRequestError,
+    InvalidRequestError,
+    QueueFullError,
+    WorkerUnavailableError,
+)
 
 
 class WorkerGroups:
@@ -54,7 +59,8 @@ class WorkerGroups:
 
         Raises:
             InvalidRequestError, DuplicateRequestError, QueueFullError: as the core says.
-            WorkerUnavailableError: if no worker ever came, so that no limit is known.
+            WorkerUnavailableError: if no worker ever came, so that no limit is known; or if the limits
+                known so far are too low, and those of some group are not known yet.
         """
         if request.request_id in self._group_of:
             raise DuplicateRequestError.of("request_id", request.request_id, "not be in use")
@@ -64,7 +70,13 @@ class WorkerGroups:
         if len(self._groups) > 1:
             self._check_queue(usable[0])
         group = self._choose(request, usable)
-        group.core.add(request)
+        try:
+            group.core.add(request)
+        except InvalidRequestError as error:
+            # What no group could ever take was refused by the front end, which knows the model's own limits.
+            if num_unknown := self._num_unknown():
+                raise WorkerUnavailableError.so_far(error, num_unknown) from error
+            raise
         self._group_of[request.request_id] = group
 
     def finish(
@@ -99,6 +111,7 @@ class WorkerGroups:
             max_model_len=0 if limits is None else limits.max_model_len,
             max_pool_tokens=0 if limits is None else limits.num_blocks * limits.block_size,
             groups=tuple(group.info() for group in self._groups),
+            num_unknown_groups=self._num_unknown(),
         )
 
     def core_state(self) -> CoreState | None:
@@ -117,6 +130,10 @@ class WorkerGroups:
         """The groups that serve; where none does, those that may serve again under known limits."""
         serving = [group for group in self._groups if group.is_serving]
         return serving or [group for group in self._groups if group.was_ever_up]
+
+    def _num_unknown(self) -> int:
+        """Count the groups whose limits are not known yet: one of them may allow more than the others."""
+        return sum(group.is_unknown for group in self._groups)
 
     def _choose(self, request: Request, usable: Sequence[WorkerGroup]) -> WorkerGroup:
         """Choose the group for a request; where none can hold it, the one that comes nearest refuses it."""

@@ -262,6 +262,8 @@ class EngineInfo:
     max_model_len: int
     max_pool_tokens: int
     groups: tuple[GroupInfo, ...]
+    num_unknown_groups: int = 0
+    """Groups whose limits are not known yet: one of them may allow more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -104,6 +104,7 @@ def read_facts(message: pb.EngineInfo) -> EngineFacts:
         reason=message.reason,
         max_model_len=message.max_model_len,
         max_pool_tokens=message.max_pool_tokens,
+        num_unknown_groups=message.num_unknown_groups,
         serving_workers=frozenset(group.address for group in message.groups if group.is_serving),
     )
 

@@ -5,12 +5,12 @@ honoured are refused, never ignored. Knows nothing about protobuf, the tokenizer
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scheduler_svc.core.types import Int32Array, Int64Array
-from scheduler_svc.errors import InvalidRequestError
+from scheduler_svc.errors import InvalidRequestError, WorkerUnavailableError
 from scheduler_svc.frontend.tenants import ANYBODY, Tenant
 from scheduler_svc.frontend.values import (
     AskedOutput,
@@ -58,6 +58,10 @@ class RequestLimits:
     """Most tokens of a prompt; 0: as many as leave room for output."""
     max_quota_tokens: int = 0
     """Most tokens that the caller may have in flight at all; 0: as many as it likes."""
+    num_unknown_groups: int = 0
+    """Worker groups that have not told their limits yet: one of them may allow more."""
+    widest_model_len: int = 0
+    """Most tokens of prompt and output together on any group; counts where some group is unknown."""
 
 
 def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
@@ -124,7 +128,23 @@ def check_request(
 
     Raises:
         InvalidRequestError: if prompt and output cannot fit the context or the KV cache.
+        WorkerUnavailableError: if that is so of the worker groups that are known, and others may allow more.
     """
+    try:
+        return _check_lengths(asked, prompt_token_ids, limits=limits, tenant=tenant)
+    except InvalidRequestError as error:
+        if not limits.num_unknown_groups:
+            raise
+        refusal = error
+    # What no group could ever take is refused for good.
+    widest = replace(limits, max_model_len=limits.widest_model_len, max_pool_tokens=0)
+    _check_lengths(asked, prompt_token_ids, limits=widest, tenant=tenant)
+    raise WorkerUnavailableError.so_far(refusal, limits.num_unknown_groups) from refusal
+
+
+def _check_lengths(
+    asked: AskedRequest, prompt_token_ids: Int32Array, *, limits: RequestLimits, tenant: Tenant
+) -> CheckedRequest:
     field = _prompt_field(asked.prompt)
     num_prompt_tokens = len(prompt_token_ids)
     if not num_prompt_tokens:

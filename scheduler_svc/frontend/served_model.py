@@ -77,6 +77,8 @@ class ServedModel:
             max_pool_tokens=facts.max_pool_tokens if facts else 0,
             max_prompt_tokens=self.max_prompt_tokens,
             max_quota_tokens=max_quota_tokens,
+            num_unknown_groups=facts.num_unknown_groups if facts else 0,
+            widest_model_len=self.max_model_len,
         )
 
     async def read_prompt(self, prompt: PromptInput | None) -> tuple[str, Int32Array]:

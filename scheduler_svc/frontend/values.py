@@ -195,5 +195,7 @@ class EngineFacts:
     """Most tokens of one request; 0 before the first worker came."""
     max_pool_tokens: int = 0
     """Most tokens of one request that the KV cache can hold; 0 before the first worker came."""
+    num_unknown_groups: int = 0
+    """Worker groups that have not told their limits yet: one of them may allow more."""
     serving_workers: frozenset[str] = frozenset()
     """Addresses of the worker groups that take steps now."""

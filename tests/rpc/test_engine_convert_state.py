@@ -17,7 +17,14 @@ def _counts(first: int) -> CoreState:
 
 
 def test_info_is_told() -> None:
-    info = EngineInfo(is_ready=True, reason="r", max_model_len=1, max_pool_tokens=2, groups=(UP, DOWN))
+    info = EngineInfo(
+        is_ready=True,
+        reason="r",
+        max_model_len=1,
+        max_pool_tokens=2,
+        groups=(UP, DOWN),
+        num_unknown_groups=1,
+    )
     assert info_to_pb(info).info == pb.EngineInfo(
         protocol_version=1,
         is_ready=True,
@@ -28,6 +35,7 @@ def test_info_is_told() -> None:
             pb.WorkerGroupInfo(address="a:1", is_serving=True),
             pb.WorkerGroupInfo(address="b:1", reason="gone"),
         ],
+        num_unknown_groups=1,
     )
 
 

@@ -145,6 +145,42 @@ async def test_a_request_goes_to_the_group_that_can_hold_it(workers: list[StandI
         assert workers[0].num_steps == 0
 
 
+async def test_what_a_group_that_is_yet_to_come_may_hold_is_to_be_tried_again(
+    workers: list[StandInWorker],
+) -> None:
+    workers[0].limits = StandInLimits(max_model_len=16)
+    await workers[1].stop()
+    async with running_engine(*(one.address for one in workers)) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        assert (probe.infos[-1].max_model_len, probe.infos[-1].num_unknown_groups) == (16, 1)
+        await probe.submit(new_request(1, 5, max_tokens=40), new_request(2, 5, seed=2, max_tokens=11))
+        # Longer already than the small group's context: a large group told it, before an engine was lost.
+        await probe.submit(new_request(3, 5, output_token_ids=bytes(4 * 20)))
+        await probe.wait_ended(1, 2, 3)
+        assert {probe.ended[handle].reason for handle in (1, 3)} == {pb.REQUEST_END_UNAVAILABLE}
+        assert probe.ended[1].message == (
+            "max_tokens is 40, but with 5 prompt tokens must fit 16 (max_model_len) and 256 (the KV cache), "
+            "so far: worker groups that may allow more have not connected yet (1)"
+        )
+        assert probe.tokens == {2: expected_tokens(2, 5, 11)}
+        await workers[1].start(int(workers[1].address.rpartition(":")[2]))
+        await wait_until(lambda: not probe.infos[-1].num_unknown_groups)
+        await probe.submit(new_request(4, 5, seed=4, max_tokens=40), new_request(5, 5, max_tokens=60))
+        await probe.wait_ended(4, 5)
+        assert probe.tokens[4] == expected_tokens(4, 5, 40)
+        assert probe.ended[5].reason == pb.REQUEST_END_INVALID
+
+
+async def test_a_group_that_does_not_fit_is_not_waited_for(workers: list[StandInWorker]) -> None:
+    workers[1].limits = StandInLimits(config_hash="badc0de")
+    async with running_engine(*(one.address for one in workers)) as engine, attached(engine) as probe:
+        await probe.wait_ready()
+        await wait_until(lambda: not probe.infos[-1].num_unknown_groups)
+        await probe.submit(new_request(1, 5, max_tokens=60))
+        await probe.wait_ended(1)
+        assert probe.ended[1].reason == pb.REQUEST_END_INVALID
+
+
 async def test_a_request_that_moved_can_be_aborted(workers: list[StandInWorker]) -> None:
     async with served_by(workers) as (engine, probe):
         await probe.submit(new_request(1, 5), new_request(2, 5))

@@ -30,6 +30,13 @@ async def read_all(call: Any, messages: list[Any] | None = None) -> list[Any]:
     return messages
 
 
+async def wait_max_model_len(bench: FrontendBench, max_model_len: int) -> None:
+    """Wait until the front end has read that limit."""
+    async with asyncio.timeout(LIMIT_SECONDS):
+        while (await bench.stub.GetModelInfo(pb.GetModelInfoRequest())).max_model_len != max_model_len:
+            pass
+
+
 def resume_request(text: str, num_text_bytes: int | None = None, **fields: Any) -> pb.GenerateRequest:
     """Build a request that goes on after ``text``, of which each byte is a token."""
     resume = pb.Resume(token_ids=text.encode(), num_text_bytes=num_text_bytes)
@@ -109,6 +116,36 @@ async def test_wrong_output_is_refused(
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await read_all(bench.stub.Generate(pb.GenerateRequest(text="x", resume=resume)))
     assert (caught.value.code(), caught.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, message)
+
+
+async def test_what_a_group_to_come_may_hold_is_to_be_tried_again(folder: Path, tmp_path: Path) -> None:
+    async with running_frontend(folder, tmp_path) as bench:
+        small = engine_pb.EngineInfo(protocol_version=1, is_ready=True, max_model_len=20, max_pool_tokens=32)
+        small.num_unknown_groups = 1
+        bench.engine.tell_info(small)
+        await wait_max_model_len(bench, 20)
+        request = resume_request("abc", stop=types_pb2.StopParams(max_tokens=60))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_all(bench.stub.Generate(request))
+        assert (caught.value.code(), caught.value.details()) == (
+            grpc.StatusCode.UNAVAILABLE,
+            "stop.max_tokens is 60, but must be at most 19 after a prompt of 1 tokens: "
+            "prompt and output share the max_model_len, 20 tokens, "
+            "so far: worker groups that may allow more have not connected yet (1)",
+        )
+        assert dict(caught.value.trailing_metadata())["retry-after-ms"] == "1000"
+        too_long = resume_request("abc", stop=types_pb2.StopParams(max_tokens=512))
+        with pytest.raises(
+            grpc.aio.AioRpcError, match=r"must be at most 511 .* max_model_len, 512"
+        ) as caught:
+            await read_all(bench.stub.Generate(too_long))
+        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        bench.engine.tell_info(bench.engine.info)
+        await wait_max_model_len(bench, 128)
+        call = bench.stub.Generate(request)
+        new = await bench.engine.next_request()
+        bench.engine.end(new.handle, engine_pb.REQUEST_END_LENGTH)
+        await read_all(call)
 
 
 async def test_a_lost_engine_tells_where_to_go_on(bench: FrontendBench) -> None:

@@ -30,7 +30,8 @@ class GenerationServiceStub:
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     def __init__(self, channel):
@@ -81,7 +82,8 @@ class GenerationServiceServicer:
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     def Generate(self, request, context):
@@ -185,7 +187,8 @@ class GenerationService:
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     @staticmethod

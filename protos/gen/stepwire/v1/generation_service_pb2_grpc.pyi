@@ -31,7 +31,8 @@ class GenerationServiceStub:
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     @_typing.overload
@@ -61,7 +62,8 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -87,7 +89,8 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
 
     Errors: INVALID_ARGUMENT names the field, its value and the limit; RESOURCE_EXHAUSTED is a full
     queue, a client that does not read or a message over the size limit; UNAVAILABLE is a server that
-    drains or has no worker; DEADLINE_EXCEEDED and CANCELLED free everything the request held.
+    drains, has no worker, or none yet that can hold the request; DEADLINE_EXCEEDED and CANCELLED free
+    everything the request held.
     """
 
     @_abc_1.abstractmethod

@@ -26,19 +26,19 @@ from stepwire.v1 import generation_service_pb2 as stepwire_dot_v1_dot_generation
 from stepwire.worker.v1 import worker_service_pb2 as stepwire_dot_worker_dot_v1_dot_worker__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepwire/engine/v1/engine_service.proto\x12\x12stepwire.engine.v1\x1a$stepwire/v1/generation_service.proto\x1a\'stepwire/worker/v1/worker_service.proto\"A\n\rFrontendHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0e\x66rontend_index\x18\x02 \x01(\r\"O\n\x0bTenantQuota\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x18\n\x10max_num_requests\x18\x02 \x01(\r\x12\x16\n\x0emax_num_tokens\x18\x03 \x01(\x04\"\xd1\x02\n\nNewRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x32\n\x08sampling\x18\x04 \x01(\x0b\x32 .stepwire.worker.v1.LaneSampling\x12\x10\n\x08has_seed\x18\x05 \x01(\x08\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x12\n\ntimeout_ns\x18\x08 \x01(\x04\x12\x18\n\x10output_token_ids\x18\t \x01(\x0c\x12\x12\n\ntakes_over\x18\n \x01(\x08\x12.\n\x05quota\x18\x0b \x01(\x0b\x32\x1f.stepwire.engine.v1.TenantQuota\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x10\n\x08\x61sked_ns\x18\r \x01(\x04\"f\n\nEndRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12-\n\x06reason\x18\x02 \x01(\x0e\x32\x1d.stepwire.engine.v1.EndReason\x12\x19\n\x11num_output_tokens\x18\x03 \x01(\r\"N\n\tAbortById\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\x13num_requests_before\x18\x02 \x01(\r\x12\x10\n\x08\x61sked_ns\x18\x03 \x01(\x04\"\xdc\x01\n\rAttachRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32!.stepwire.engine.v1.FrontendHello\x12\x34\n\x0cnew_requests\x18\x02 \x03(\x0b\x32\x1e.stepwire.engine.v1.NewRequest\x12\x34\n\x0c\x65nd_requests\x18\x03 \x03(\x0b\x32\x1e.stepwire.engine.v1.EndRequest\x12-\n\x06\x61\x62orts\x18\x04 \x03(\x0b\x32\x1d.stepwire.engine.v1.AbortById\"F\n\x0fWorkerGroupInfo\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nis_serving\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xad\x01\n\nEngineInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_pool_tokens\x18\x05 \x01(\r\x12\x33\n\x06groups\x18\x06 \x03(\x0b\x32#.stepwire.engine.v1.WorkerGroupInfo\"\xea\x01\n\x0c\x45ndedRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12.\n\x06reason\x18\x02 \x01(\x0e\x32\x1e.stepwire.engine.v1.RequestEnd\x12\"\n\x15matched_stop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11num_output_tokens\x18\x04 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x05 \x01(\r\x12\x15\n\rqueue_time_ns\x18\x06 \x01(\x04\x12\x0f\n\x07message\x18\x07 \x01(\tB\x18\n\x16_matched_stop_token_id\"\xd5\x02\n\x0bStepOutputs\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x16\n\x0elogprob_counts\x18\x03 \x01(\x0c\x12\x19\n\x11logprob_token_ids\x18\x04 \x01(\x0c\x12\x16\n\x0elogprob_values\x18\x05 \x01(\x0c\x12\x17\n\x0fstarted_handles\x18\x06 \x01(\x0c\x12!\n\x19started_num_cached_tokens\x18\x07 \x01(\x0c\x12\x1d\n\x15started_queue_time_ns\x18\x08 \x03(\x04\x12/\n\x05\x65nded\x18\t \x03(\x0b\x32 .stepwire.engine.v1.EndedRequest\x12\x16\n\x0estatus_handles\x18\n \x01(\x0c\x12\x33\n\x08statuses\x18\x0b \x03(\x0e\x32!.stepwire.engine.v1.RequestStatus\"\x7f\n\x0e\x41ttachResponse\x12.\n\x04info\x18\x01 \x01(\x0b\x32\x1e.stepwire.engine.v1.EngineInfoH\x00\x12\x32\n\x07outputs\x18\x02 \x01(\x0b\x32\x1f.stepwire.engine.v1.StepOutputsH\x00\x42\t\n\x07message\"\x17\n\x15GetEngineStateRequest\"L\n\x16GetEngineStateResponse\x12\x32\n\x05state\x18\x01 \x01(\x0b\x32#.stepwire.v1.GetServerStateResponse\"\x1a\n\x18WatchPrefixCachesRequest\"f\n\x12PrefixBlocksStored\x12\x13\n\x0bparent_hash\x18\x01 \x01(\x0c\x12\x14\n\x0c\x62lock_hashes\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x12\n\ncache_salt\x18\x04 \x01(\t\"+\n\x13PrefixBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x14\n\x12PrefixCacheCleared\"\xcc\x01\n\x10PrefixCacheEvent\x12\x38\n\x06stored\x18\x01 \x01(\x0b\x32&.stepwire.engine.v1.PrefixBlocksStoredH\x00\x12:\n\x07removed\x18\x02 \x01(\x0b\x32\'.stepwire.engine.v1.PrefixBlocksRemovedH\x00\x12\x39\n\x07\x63leared\x18\x03 \x01(\x0b\x32&.stepwire.engine.v1.PrefixCacheClearedH\x00\x42\x07\n\x05\x65vent\"y\n\x19WatchPrefixCachesResponse\x12\r\n\x05group\x18\x01 \x01(\r\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x04\x12\x34\n\x06\x65vents\x18\x03 \x03(\x0b\x32$.stepwire.engine.v1.PrefixCacheEvent\".\n\x18\x46lushPrefixCachesRequest\x12\x12\n\ntimeout_ns\x18\x01 \x01(\x04\"-\n\x19\x46lushPrefixCachesResponse\x12\x10\n\x08num_live\x18\x01 \x01(\r*\x92\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45ND_REASON_STOP_STRING\x10\x01\x12\x14\n\x10\x45ND_REASON_ABORT\x10\x02\x12\x19\n\x15\x45ND_REASON_DISCONNECT\x10\x03\x12\x1c\n\x18\x45ND_REASON_SLOW_CONSUMER\x10\x04*\x92\x02\n\nRequestEnd\x12\x1b\n\x17REQUEST_END_UNSPECIFIED\x10\x00\x12\x14\n\x10REQUEST_END_STOP\x10\x01\x12\x16\n\x12REQUEST_END_LENGTH\x10\x02\x12\x15\n\x11REQUEST_END_ABORT\x10\x03\x12\x18\n\x14REQUEST_END_DEADLINE\x10\x04\x12\x17\n\x13REQUEST_END_INVALID\x10\x05\x12\x1c\n\x18REQUEST_END_DUPLICATE_ID\x10\x06\x12\x1a\n\x16REQUEST_END_QUEUE_FULL\x10\x07\x12\x1b\n\x17REQUEST_END_UNAVAILABLE\x10\x08\x12\x18\n\x14REQUEST_END_INTERNAL\x10\t*r\n\rRequestStatus\x12\x1e\n\x1aREQUEST_STATUS_UNSPECIFIED\x10\x00\x12%\n!REQUEST_STATUS_WAITING_FOR_WORKER\x10\x01\x12\x1a\n\x16REQUEST_STATUS_RUNNING\x10\x02\x32\xb3\x03\n\rEngineService\x12S\n\x06\x41ttach\x12!.stepwire.engine.v1.AttachRequest\x1a\".stepwire.engine.v1.AttachResponse(\x01\x30\x01\x12g\n\x0eGetEngineState\x12).stepwire.engine.v1.GetEngineStateRequest\x1a*.stepwire.engine.v1.GetEngineStateResponse\x12r\n\x11WatchPrefixCaches\x12,.stepwire.engine.v1.WatchPrefixCachesRequest\x1a-.stepwire.engine.v1.WatchPrefixCachesResponse0\x01\x12p\n\x11\x46lushPrefixCaches\x12,.stepwire.engine.v1.FlushPrefixCachesRequest\x1a-.stepwire.engine.v1.FlushPrefixCachesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'stepwire/engine/v1/engine_service.proto\x12\x12stepwire.engine.v1\x1a$stepwire/v1/generation_service.proto\x1a\'stepwire/worker/v1/worker_service.proto\"A\n\rFrontendHello\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x16\n\x0e\x66rontend_index\x18\x02 \x01(\r\"O\n\x0bTenantQuota\x12\x0e\n\x06tenant\x18\x01 \x01(\t\x12\x18\n\x10max_num_requests\x18\x02 \x01(\r\x12\x16\n\x0emax_num_tokens\x18\x03 \x01(\x04\"\xd1\x02\n\nNewRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12\x12\n\nrequest_id\x18\x02 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x03 \x01(\x0c\x12\x32\n\x08sampling\x18\x04 \x01(\x0b\x32 .stepwire.worker.v1.LaneSampling\x12\x10\n\x08has_seed\x18\x05 \x01(\x08\x12\x12\n\nmax_tokens\x18\x06 \x01(\r\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x12\n\ntimeout_ns\x18\x08 \x01(\x04\x12\x18\n\x10output_token_ids\x18\t \x01(\x0c\x12\x12\n\ntakes_over\x18\n \x01(\x08\x12.\n\x05quota\x18\x0b \x01(\x0b\x32\x1f.stepwire.engine.v1.TenantQuota\x12\x13\n\x0btraceparent\x18\x0c \x01(\t\x12\x10\n\x08\x61sked_ns\x18\r \x01(\x04\"f\n\nEndRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12-\n\x06reason\x18\x02 \x01(\x0e\x32\x1d.stepwire.engine.v1.EndReason\x12\x19\n\x11num_output_tokens\x18\x03 \x01(\r\"N\n\tAbortById\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x1b\n\x13num_requests_before\x18\x02 \x01(\r\x12\x10\n\x08\x61sked_ns\x18\x03 \x01(\x04\"\xdc\x01\n\rAttachRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32!.stepwire.engine.v1.FrontendHello\x12\x34\n\x0cnew_requests\x18\x02 \x03(\x0b\x32\x1e.stepwire.engine.v1.NewRequest\x12\x34\n\x0c\x65nd_requests\x18\x03 \x03(\x0b\x32\x1e.stepwire.engine.v1.EndRequest\x12-\n\x06\x61\x62orts\x18\x04 \x03(\x0b\x32\x1d.stepwire.engine.v1.AbortById\"F\n\x0fWorkerGroupInfo\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x12\n\nis_serving\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\xc9\x01\n\nEngineInfo\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08is_ready\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x15\n\rmax_model_len\x18\x04 \x01(\r\x12\x17\n\x0fmax_pool_tokens\x18\x05 \x01(\r\x12\x33\n\x06groups\x18\x06 \x03(\x0b\x32#.stepwire.engine.v1.WorkerGroupInfo\x12\x1a\n\x12num_unknown_groups\x18\x07 \x01(\r\"\xea\x01\n\x0c\x45ndedRequest\x12\x0e\n\x06handle\x18\x01 \x01(\r\x12.\n\x06reason\x18\x02 \x01(\x0e\x32\x1e.stepwire.engine.v1.RequestEnd\x12\"\n\x15matched_stop_token_id\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x19\n\x11num_output_tokens\x18\x04 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x05 \x01(\r\x12\x15\n\rqueue_time_ns\x18\x06 \x01(\x04\x12\x0f\n\x07message\x18\x07 \x01(\tB\x18\n\x16_matched_stop_token_id\"\xd5\x02\n\x0bStepOutputs\x12\x0f\n\x07handles\x18\x01 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x02 \x01(\x0c\x12\x16\n\x0elogprob_counts\x18\x03 \x01(\x0c\x12\x19\n\x11logprob_token_ids\x18\x04 \x01(\x0c\x12\x16\n\x0elogprob_values\x18\x05 \x01(\x0c\x12\x17\n\x0fstarted_handles\x18\x06 \x01(\x0c\x12!\n\x19started_num_cached_tokens\x18\x07 \x01(\x0c\x12\x1d\n\x15started_queue_time_ns\x18\x08 \x03(\x04\x12/\n\x05\x65nded\x18\t \x03(\x0b\x32 .stepwire.engine.v1.EndedRequest\x12\x16\n\x0estatus_handles\x18\n \x01(\x0c\x12\x33\n\x08statuses\x18\x0b \x03(\x0e\x32!.stepwire.engine.v1.RequestStatus\"\x7f\n\x0e\x41ttachResponse\x12.\n\x04info\x18\x01 \x01(\x0b\x32\x1e.stepwire.engine.v1.EngineInfoH\x00\x12\x32\n\x07outputs\x18\x02 \x01(\x0b\x32\x1f.stepwire.engine.v1.StepOutputsH\x00\x42\t\n\x07message\"\x17\n\x15GetEngineStateRequest\"L\n\x16GetEngineStateResponse\x12\x32\n\x05state\x18\x01 \x01(\x0b\x32#.stepwire.v1.GetServerStateResponse\"\x1a\n\x18WatchPrefixCachesRequest\"f\n\x12PrefixBlocksStored\x12\x13\n\x0bparent_hash\x18\x01 \x01(\x0c\x12\x14\n\x0c\x62lock_hashes\x18\x02 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x03 \x01(\x0c\x12\x12\n\ncache_salt\x18\x04 \x01(\t\"+\n\x13PrefixBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"\x14\n\x12PrefixCacheCleared\"\xcc\x01\n\x10PrefixCacheEvent\x12\x38\n\x06stored\x18\x01 \x01(\x0b\x32&.stepwire.engine.v1.PrefixBlocksStoredH\x00\x12:\n\x07removed\x18\x02 \x01(\x0b\x32\'.stepwire.engine.v1.PrefixBlocksRemovedH\x00\x12\x39\n\x07\x63leared\x18\x03 \x01(\x0b\x32&.stepwire.engine.v1.PrefixCacheClearedH\x00\x42\x07\n\x05\x65vent\"y\n\x19WatchPrefixCachesResponse\x12\r\n\x05group\x18\x01 \x01(\r\x12\x17\n\x0fsequence_number\x18\x02 \x01(\x04\x12\x34\n\x06\x65vents\x18\x03 \x03(\x0b\x32$.stepwire.engine.v1.PrefixCacheEvent\".\n\x18\x46lushPrefixCachesRequest\x12\x12\n\ntimeout_ns\x18\x01 \x01(\x04\"-\n\x19\x46lushPrefixCachesResponse\x12\x10\n\x08num_live\x18\x01 \x01(\r*\x92\x01\n\tEndReason\x12\x1a\n\x16\x45ND_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16\x45ND_REASON_STOP_STRING\x10\x01\x12\x14\n\x10\x45ND_REASON_ABORT\x10\x02\x12\x19\n\x15\x45ND_REASON_DISCONNECT\x10\x03\x12\x1c\n\x18\x45ND_REASON_SLOW_CONSUMER\x10\x04*\x92\x02\n\nRequestEnd\x12\x1b\n\x17REQUEST_END_UNSPECIFIED\x10\x00\x12\x14\n\x10REQUEST_END_STOP\x10\x01\x12\x16\n\x12REQUEST_END_LENGTH\x10\x02\x12\x15\n\x11REQUEST_END_ABORT\x10\x03\x12\x18\n\x14REQUEST_END_DEADLINE\x10\x04\x12\x17\n\x13REQUEST_END_INVALID\x10\x05\x12\x1c\n\x18REQUEST_END_DUPLICATE_ID\x10\x06\x12\x1a\n\x16REQUEST_END_QUEUE_FULL\x10\x07\x12\x1b\n\x17REQUEST_END_UNAVAILABLE\x10\x08\x12\x18\n\x14REQUEST_END_INTERNAL\x10\t*r\n\rRequestStatus\x12\x1e\n\x1aREQUEST_STATUS_UNSPECIFIED\x10\x00\x12%\n!REQUEST_STATUS_WAITING_FOR_WORKER\x10\x01\x12\x1a\n\x16REQUEST_STATUS_RUNNING\x10\x02\x32\xb3\x03\n\rEngineService\x12S\n\x06\x41ttach\x12!.stepwire.engine.v1.AttachRequest\x1a\".stepwire.engine.v1.AttachResponse(\x01\x30\x01\x12g\n\x0eGetEngineState\x12).stepwire.engine.v1.GetEngineStateRequest\x1a*.stepwire.engine.v1.GetEngineStateResponse\x12r\n\x11WatchPrefixCaches\x12,.stepwire.engine.v1.WatchPrefixCachesRequest\x1a-.stepwire.engine.v1.WatchPrefixCachesResponse0\x01\x12p\n\x11\x46lushPrefixCaches\x12,.stepwire.engine.v1.FlushPrefixCachesRequest\x1a-.stepwire.engine.v1.FlushPrefixCachesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stepwire.engine.v1.engine_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENDREASON']._serialized_start=2723
-  _globals['_ENDREASON']._serialized_end=2869
-  _globals['_REQUESTEND']._serialized_start=2872
-  _globals['_REQUESTEND']._serialized_end=3146
-  _globals['_REQUESTSTATUS']._serialized_start=3148
-  _globals['_REQUESTSTATUS']._serialized_end=3262
+  _globals['_ENDREASON']._serialized_start=2751
+  _globals['_ENDREASON']._serialized_end=2897
+  _globals['_REQUESTEND']._serialized_start=2900
+  _globals['_REQUESTEND']._serialized_end=3174
+  _globals['_REQUESTSTATUS']._serialized_start=3176
+  _globals['_REQUESTSTATUS']._serialized_end=3290
   _globals['_FRONTENDHELLO']._serialized_start=142
   _globals['_FRONTENDHELLO']._serialized_end=207
   _globals['_TENANTQUOTA']._serialized_start=209
@@ -54,33 +54,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERGROUPINFO']._serialized_start=1037
   _globals['_WORKERGROUPINFO']._serialized_end=1107
   _globals['_ENGINEINFO']._serialized_start=1110
-  _globals['_ENGINEINFO']._serialized_end=1283
-  _globals['_ENDEDREQUEST']._serialized_start=1286
-  _globals['_ENDEDREQUEST']._serialized_end=1520
-  _globals['_STEPOUTPUTS']._serialized_start=1523
-  _globals['_STEPOUTPUTS']._serialized_end=1864
-  _globals['_ATTACHRESPONSE']._serialized_start=1866
-  _globals['_ATTACHRESPONSE']._serialized_end=1993
-  _globals['_GETENGINESTATEREQUEST']._serialized_start=1995
-  _globals['_GETENGINESTATEREQUEST']._serialized_end=2018
-  _globals['_GETENGINESTATERESPONSE']._serialized_start=2020
-  _globals['_GETENGINESTATERESPONSE']._serialized_end=2096
-  _globals['_WATCHPREFIXCACHESREQUEST']._serialized_start=2098
-  _globals['_WATCHPREFIXCACHESREQUEST']._serialized_end=2124
-  _globals['_PREFIXBLOCKSSTORED']._serialized_start=2126
-  _globals['_PREFIXBLOCKSSTORED']._serialized_end=2228
-  _globals['_PREFIXBLOCKSREMOVED']._serialized_start=2230
-  _globals['_PREFIXBLOCKSREMOVED']._serialized_end=2273
-  _globals['_PREFIXCACHECLEARED']._serialized_start=2275
-  _globals['_PREFIXCACHECLEARED']._serialized_end=2295
-  _globals['_PREFIXCACHEEVENT']._serialized_start=2298
-  _globals['_PREFIXCACHEEVENT']._serialized_end=2502
-  _globals['_WATCHPREFIXCACHESRESPONSE']._serialized_start=2504
-  _globals['_WATCHPREFIXCACHESRESPONSE']._serialized_end=2625
-  _globals['_FLUSHPREFIXCACHESREQUEST']._serialized_start=2627
-  _globals['_FLUSHPREFIXCACHESREQUEST']._serialized_end=2673
-  _globals['_FLUSHPREFIXCACHESRESPONSE']._serialized_start=2675
-  _globals['_FLUSHPREFIXCACHESRESPONSE']._serialized_end=2720
-  _globals['_ENGINESERVICE']._serialized_start=3265
-  _globals['_ENGINESERVICE']._serialized_end=3700
+  _globals['_ENGINEINFO']._serialized_end=1311
+  _globals['_ENDEDREQUEST']._serialized_start=1314
+  _globals['_ENDEDREQUEST']._serialized_end=1548
+  _globals['_STEPOUTPUTS']._serialized_start=1551
+  _globals['_STEPOUTPUTS']._serialized_end=1892
+  _globals['_ATTACHRESPONSE']._serialized_start=1894
+  _globals['_ATTACHRESPONSE']._serialized_end=2021
+  _globals['_GETENGINESTATEREQUEST']._serialized_start=2023
+  _globals['_GETENGINESTATEREQUEST']._serialized_end=2046
+  _globals['_GETENGINESTATERESPONSE']._serialized_start=2048
+  _globals['_GETENGINESTATERESPONSE']._serialized_end=2124
+  _globals['_WATCHPREFIXCACHESREQUEST']._serialized_start=2126
+  _globals['_WATCHPREFIXCACHESREQUEST']._serialized_end=2152
+  _globals['_PREFIXBLOCKSSTORED']._serialized_start=2154
+  _globals['_PREFIXBLOCKSSTORED']._serialized_end=2256
+  _globals['_PREFIXBLOCKSREMOVED']._serialized_start=2258
+  _globals['_PREFIXBLOCKSREMOVED']._serialized_end=2301
+  _globals['_PREFIXCACHECLEARED']._serialized_start=2303
+  _globals['_PREFIXCACHECLEARED']._serialized_end=2323
+  _globals['_PREFIXCACHEEVENT']._serialized_start=2326
+  _globals['_PREFIXCACHEEVENT']._serialized_end=2530
+  _globals['_WATCHPREFIXCACHESRESPONSE']._serialized_start=2532
+  _globals['_WATCHPREFIXCACHESRESPONSE']._serialized_end=2653
+  _globals['_FLUSHPREFIXCACHESREQUEST']._serialized_start=2655
+  _globals['_FLUSHPREFIXCACHESREQUEST']._serialized_end=2701
+  _globals['_FLUSHPREFIXCACHESRESPONSE']._serialized_start=2703
+  _globals['_FLUSHPREFIXCACHESRESPONSE']._serialized_end=2748
+  _globals['_ENGINESERVICE']._serialized_start=3293
+  _globals['_ENGINESERVICE']._serialized_end=3728
 # @@protoc_insertion_point(module_scope)

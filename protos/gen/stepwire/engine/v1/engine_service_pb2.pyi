@@ -145,20 +145,22 @@ class WorkerGroupInfo(_message.Message):
     def __init__(self, address: _Optional[str] = ..., is_serving: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class EngineInfo(_message.Message):
-    __slots__ = ("protocol_version", "is_ready", "reason", "max_model_len", "max_pool_tokens", "groups")
+    __slots__ = ("protocol_version", "is_ready", "reason", "max_model_len", "max_pool_tokens", "groups", "num_unknown_groups")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_READY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MAX_MODEL_LEN_FIELD_NUMBER: _ClassVar[int]
     MAX_POOL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    NUM_UNKNOWN_GROUPS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     is_ready: bool
     reason: str
     max_model_len: int
     max_pool_tokens: int
     groups: _containers.RepeatedCompositeFieldContainer[WorkerGroupInfo]
-    def __init__(self, protocol_version: _Optional[int] = ..., is_ready: _Optional[bool] = ..., reason: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_pool_tokens: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[WorkerGroupInfo, _Mapping]]] = ...) -> None: ...
+    num_unknown_groups: int
+    def __init__(self, protocol_version: _Optional[int] = ..., is_ready: _Optional[bool] = ..., reason: _Optional[str] = ..., max_model_len: _Optional[int] = ..., max_pool_tokens: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[WorkerGroupInfo, _Mapping]]] = ..., num_unknown_groups: _Optional[int] = ...) -> None: ...
 
 class EndedRequest(_message.Message):
     __slots__ = ("handle", "reason", "matched_stop_token_id", "num_output_tokens", "num_cached_tokens", "queue_time_ns", "message")
