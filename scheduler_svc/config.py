@@ -58,7 +58,7 @@ class SchedulerConfig:
     max_prompt_tokens: int = 0
     """Most tokens of a prompt. 0: as many as --max-model-len leaves room for."""
     max_prompt_bytes: int = 8 * _MIB
-    """Most bytes of a prompt as text or chat; a longer one is refused before it is tokenized."""
+    """Most bytes of a text or chat, as given and as rendered; more is refused before it is tokenized."""
     max_streams_per_connection: int = 10000
     """Calls that one client connection may have open at once; more wait at the client."""
     tls_cert: str = ""

@@ -11,6 +11,7 @@ from stepwire.v1 import generation_service_pb2, types_pb2
 
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.frontend.values import (
+    AskedCounts,
     AskedOutput,
     AskedRequest,
     AskedResume,
@@ -42,6 +43,18 @@ _STATUSES = {
 }
 
 
+def count_entries(message: generation_service_pb2.GenerateRequest) -> AskedCounts:
+    """Count what a client's message holds, without reading it."""
+    return AskedCounts(
+        num_messages=len(message.chat.messages),
+        num_prompt_tokens=len(message.token_ids.ids),
+        num_resumed_tokens=len(message.resume.token_ids),
+        num_biases=len(message.sampling.logit_bias),
+        num_stop_strings=len(message.stop.stop_strings),
+        num_stop_token_ids=len(message.stop.stop_token_ids),
+    )
+
+
 def read_request(message: generation_service_pb2.GenerateRequest) -> AskedRequest:
     """Read what a client asked."""
     return AskedRequest(
@@ -54,6 +67,11 @@ def read_request(message: generation_service_pb2.GenerateRequest) -> AskedReques
         priority=message.priority if message.HasField("priority") else None,
         resume=_read_resume(message.resume) if message.HasField("resume") else None,
     )
+
+
+def count_tokenize_entries(message: generation_service_pb2.TokenizeRequest) -> AskedCounts:
+    """Count what shall be tokenized, without reading it."""
+    return AskedCounts(num_messages=len(message.chat.messages))
 
 
 def read_tokenize_prompt(message: generation_service_pb2.TokenizeRequest) -> TextInput | ChatInput | None:

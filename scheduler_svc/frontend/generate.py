@@ -16,13 +16,14 @@ from scheduler_svc.frontend.caller import calling_tenant
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generation import Generation
 from scheduler_svc.frontend.open_requests import OpenRequest, OpenRequests
-from scheduler_svc.frontend.request_check import check_options, check_request
+from scheduler_svc.frontend.request_check import RequestLimits, check_counts, check_options, check_request
 from scheduler_svc.frontend.resume import resume_generation
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.stop_strings import StopStringMatcher
 from scheduler_svc.frontend.streams import MAX_PENDING, RequestStream, deliver
 from scheduler_svc.frontend.tenants import Tenant
 from scheduler_svc.frontend.values import (
+    AskedCounts,
     AskedRequest,
     CheckedRequest,
     Ended,
@@ -74,6 +75,14 @@ class Generator:
         self._max_pending = max_pending
         self._turns = WriteTurns(lambda: len(self.open_requests))
         self._write_delay = WriteDelay()
+
+    def check_counts(self, counts: AskedCounts) -> None:
+        """Check how much a message of the calling tenant holds, before it is read.
+
+        Raises:
+            InvalidRequestError: naming the field that has too much.
+        """
+        check_counts(counts, self._limits(calling_tenant()))
 
     async def run(
         self,
@@ -171,10 +180,13 @@ class Generator:
         return self._write_delay.seconds(len(self.open_requests), is_burst=self._turns.is_burst)
 
     async def _check(self, asked: AskedRequest, tenant: Tenant) -> CheckedRequest:
-        limits = self.model.limits(self.engine_facts, max_quota_tokens=tenant.max_num_tokens)
+        limits = self._limits(tenant)
         check_options(asked, limits)
         _, prompt_token_ids = await self.model.read_prompt(asked.prompt)
         return check_request(asked, prompt_token_ids, limits=limits, tenant=tenant)
+
+    def _limits(self, tenant: Tenant) -> RequestLimits:
+        return self.model.limits(self.engine_facts, max_quota_tokens=tenant.max_num_tokens)
 
     def _make_generation(self, checked: CheckedRequest) -> Generation:
         stop, output = checked.asked.stop, checked.asked.output

@@ -86,6 +86,7 @@ class ManyGenerations:
     async def _run_one(self, message: pb.GenerateRequest) -> None:
         """Run one request; whatever goes wrong with it is told in-band."""
         try:
+            self._generator.check_counts(convert.count_entries(message))
             await self._generator.run(
                 convert.read_request(message),
                 write=lambda told: self._write(message, told),

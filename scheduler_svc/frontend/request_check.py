@@ -1,23 +1,29 @@
 """Checks what a client asked against every limit of protos/stepwire/v1/types.proto; pure.
 
 Each refusal names the field by its full path, its value and the limit. Options that cannot be
-honoured are refused, never ignored. Knows nothing about protobuf, the tokenizer or the engine.
+honoured are refused, never ignored. Knows nothing about protobuf, the tokenizer, the engine or what a
+prompt holds (prompt_check.py).
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduler_svc.core.types import Int32Array, Int64Array
+from scheduler_svc.core.types import Int32Array
 from scheduler_svc.errors import InvalidRequestError, WorkerUnavailableError
+from scheduler_svc.frontend.prompt_check import (
+    DEFAULT_MAX_PROMPT_BYTES,
+    ENTRY_BYTES,
+    check_token_ids,
+    outside_vocabulary,
+)
 from scheduler_svc.frontend.tenants import ANYBODY, Tenant
 from scheduler_svc.frontend.values import (
+    AskedCounts,
     AskedOutput,
     AskedRequest,
     AskedSampling,
     AskedStop,
-    ChatInput,
     CheckedRequest,
     PromptInput,
     TextInput,
@@ -31,7 +37,6 @@ _MAX_STOP_STRINGS = 16
 _MAX_STOP_STRING_CHARACTERS = 1024
 _MAX_STOP_TOKEN_IDS = 64
 _MAX_LOGPROBS = 20
-_DEFAULT_MAX_PROMPT_BYTES = 8 * 1024 * 1024
 
 # field -> lowest, highest, whether the lowest itself is allowed
 _SAMPLING_RANGES: dict[str, tuple[float, float, bool]] = {
@@ -62,6 +67,42 @@ class RequestLimits:
     """Worker groups that have not told their limits yet: one of them may allow more."""
     widest_model_len: int = 0
     """Most tokens of prompt and output together on any group; counts where some group is unknown."""
+    max_prompt_bytes: int = DEFAULT_MAX_PROMPT_BYTES
+    """Most bytes of a prompt as text or chat."""
+
+    def widest(self) -> "RequestLimits":
+        """Return what some group may allow: these limits, where all groups have told theirs."""
+        if not self.num_unknown_groups:
+            return self
+        return replace(self, max_model_len=self.widest_model_len, max_pool_tokens=0)
+
+    def capacities(self) -> dict[str, int]:
+        """Tell, by its name, each limit that is known and that prompt and output share, in tokens."""
+        known = {
+            "max_model_len": self.max_model_len,
+            "KV cache": self.max_pool_tokens,
+            "tenant's quota": self.max_quota_tokens,
+        }
+        return {name: limit for name, limit in known.items() if limit}
+
+
+def check_counts(counts: AskedCounts, limits: RequestLimits) -> None:
+    """Check how much there is of a message before any of it is read: a full one takes a second to read.
+
+    Raises:
+        InvalidRequestError: naming the first field that has more than any request may have.
+    """
+    limits = limits.widest()  # what only the groups known so far cannot take is told apart by check_request
+    max_messages = limits.max_prompt_bytes // ENTRY_BYTES
+    if counts.num_messages > max_messages:
+        limit = f"be at most {max_messages}: each counts as {ENTRY_BYTES} bytes of max_prompt_bytes"
+        raise InvalidRequestError.of("number of entries in chat.messages", counts.num_messages, limit)
+    check_num_prompt_tokens("token_ids", counts.num_prompt_tokens, limits=limits)
+    most_output = min(limits.capacities().values()) - 1
+    _check_count("resume.token_ids", counts.num_resumed_tokens, most_output)
+    _check_count("sampling.logit_bias", counts.num_biases, _MAX_BIASES)
+    _check_count("stop.stop_strings", counts.num_stop_strings, _MAX_STOP_STRINGS)
+    _check_count("stop.stop_token_ids", counts.num_stop_token_ids, _MAX_STOP_TOKEN_IDS)
 
 
 def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
@@ -81,44 +122,19 @@ def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
         check_token_ids("resume.token_ids", asked.resume.token_ids, vocab_size=limits.vocab_size)
 
 
-def check_prompt_input(
-    prompt: PromptInput | None, vocab_size: int, *, max_bytes: int = _DEFAULT_MAX_PROMPT_BYTES
+def check_num_prompt_tokens(
+    field: str, num_prompt_tokens: int, *, limits: RequestLimits, max_tokens: int | None = None
 ) -> None:
-    """Check a prompt as it was given, before it is rendered and tokenized.
+    """Check that a prompt of so many tokens leaves room for ``max_tokens`` of output; None: for one.
 
     Raises:
-        InvalidRequestError: if there is none, an empty or too long one, or ids outside the vocabulary.
+        InvalidRequestError: if it does not.
     """
-    match prompt:
-        case None:
-            raise InvalidRequestError.of("input", None, "be one of text, token_ids and chat")
-        case TextInput(text=text):
-            if not text:
-                raise InvalidRequestError.of("text", text, "not be empty")
-            _check_bytes("text", _num_bytes(text), max_bytes)
-        case TokenIdsInput(token_ids=token_ids):
-            if not len(token_ids):
-                raise InvalidRequestError.of("token_ids.ids", [], "hold at least one token id")
-            check_token_ids("token_ids.ids", token_ids, vocab_size=vocab_size)
-        case ChatInput(messages=messages):
-            if not messages:
-                raise InvalidRequestError.of("chat.messages", [], "hold at least one message")
-            _check_bytes("chat", _num_chat_bytes(prompt), max_bytes)
-            for index, (role, _) in enumerate(messages):
-                if not role:
-                    raise InvalidRequestError.of(f"chat.messages[{index}].role", role, "not be empty")
-
-
-def check_token_ids(field: str, token_ids: Int64Array, *, vocab_size: int) -> None:
-    """Check that all ids are in the vocabulary.
-
-    Raises:
-        InvalidRequestError: naming the first that is not.
-    """
-    outside = np.flatnonzero((token_ids < 0) | (token_ids >= vocab_size))
-    if len(outside):
-        index = int(outside[0])
-        raise _outside_vocabulary(f"{field}[{index}]", int(token_ids[index]), vocab_size)
+    if limits.max_prompt_tokens and num_prompt_tokens > limits.max_prompt_tokens:
+        limit_text = f"be at most max_prompt_tokens, {limits.max_prompt_tokens}"
+        raise InvalidRequestError.of(f"number of tokens in {field}", num_prompt_tokens, limit_text)
+    for limit_name, limit in limits.capacities().items():
+        _check_room(field, num_prompt_tokens, max_tokens=max_tokens, limit=limit, limit_name=limit_name)
 
 
 def check_request(
@@ -137,8 +153,7 @@ def check_request(
             raise
         refusal = error
     # What no group could ever take is refused for good.
-    widest = replace(limits, max_model_len=limits.widest_model_len, max_pool_tokens=0)
-    _check_lengths(asked, prompt_token_ids, limits=widest, tenant=tenant)
+    _check_lengths(asked, prompt_token_ids, limits=limits.widest(), tenant=tenant)
     raise WorkerUnavailableError.so_far(refusal, limits.num_unknown_groups) from refusal
 
 
@@ -149,19 +164,9 @@ def _check_lengths(
     num_prompt_tokens = len(prompt_token_ids)
     if not num_prompt_tokens:
         raise InvalidRequestError.of(f"{field} as tokens", [], "not be empty")
-    if limits.max_prompt_tokens and num_prompt_tokens > limits.max_prompt_tokens:
-        limit_text = f"be at most max_prompt_tokens, {limits.max_prompt_tokens}"
-        raise InvalidRequestError.of(f"number of tokens in {field}", num_prompt_tokens, limit_text)
     min_tokens, max_tokens = asked.stop.min_tokens, asked.stop.max_tokens
-    capacities = {
-        "max_model_len": limits.max_model_len,
-        "KV cache": limits.max_pool_tokens,
-        "tenant's quota": limits.max_quota_tokens,
-    }
-    for limit_name, limit in capacities.items():
-        if limit:
-            _check_room(field, num_prompt_tokens, max_tokens=max_tokens, limit=limit, limit_name=limit_name)
-    room = min(filter(None, capacities.values())) - num_prompt_tokens
+    check_num_prompt_tokens(field, num_prompt_tokens, limits=limits, max_tokens=max_tokens)
+    room = min(limits.capacities().values()) - num_prompt_tokens
     if max_tokens is None and min_tokens > room:
         limit_text = f"be at most {room}, what is left of the context"
         raise InvalidRequestError.of("stop.min_tokens", min_tokens, limit_text)
@@ -183,7 +188,7 @@ def _check_resume(checked: CheckedRequest) -> None:
     if checked.asked.resume is None:
         return
     token_ids = checked.asked.resume.token_ids
-    _check_count("resume.token_ids", token_ids.tolist(), checked.max_output_tokens)
+    _check_count("resume.token_ids", len(token_ids), checked.max_output_tokens)
     earlier = token_ids[checked.asked.stop.min_tokens : -1]
     stops = np.flatnonzero(np.isin(earlier, checked.stop_token_ids))
     if len(stops):
@@ -214,24 +219,24 @@ def _check_sampling(sampling: AskedSampling, vocab_size: int) -> None:
             raise InvalidRequestError.of(f"sampling.{name}", value, f"be in {bracket}{lowest}, {highest}]")
     if sampling.top_k > vocab_size:
         raise InvalidRequestError.of("sampling.top_k", sampling.top_k, f"be in [0, {vocab_size}]")
-    _check_count("sampling.logit_bias", sampling.logit_bias, _MAX_BIASES)
+    _check_count("sampling.logit_bias", len(sampling.logit_bias), _MAX_BIASES)
     for token_id, bias in sampling.logit_bias:
         if not 0 <= token_id < vocab_size:
-            raise _outside_vocabulary("a key of sampling.logit_bias", token_id, vocab_size)
+            raise outside_vocabulary("a key of sampling.logit_bias", token_id, vocab_size=vocab_size)
         if not -100 <= bias <= 100:
             raise InvalidRequestError.of(f"sampling.logit_bias[{token_id}]", bias, "be in [-100, 100]")
 
 
 def _check_stop(stop: AskedStop, vocab_size: int) -> None:
-    _check_count("stop.stop_strings", stop.stop_strings, _MAX_STOP_STRINGS)
+    _check_count("stop.stop_strings", len(stop.stop_strings), _MAX_STOP_STRINGS)
     for index, stop_string in enumerate(stop.stop_strings):
         if not stop_string:
             raise InvalidRequestError.of(f"stop.stop_strings[{index}]", stop_string, "not be empty")
         _check_length(f"stop.stop_strings[{index}]", stop_string, _MAX_STOP_STRING_CHARACTERS)
-    _check_count("stop.stop_token_ids", stop.stop_token_ids, _MAX_STOP_TOKEN_IDS)
+    _check_count("stop.stop_token_ids", len(stop.stop_token_ids), _MAX_STOP_TOKEN_IDS)
     for index, token_id in enumerate(stop.stop_token_ids):
         if token_id >= vocab_size:
-            raise _outside_vocabulary(f"stop.stop_token_ids[{index}]", token_id, vocab_size)
+            raise outside_vocabulary(f"stop.stop_token_ids[{index}]", token_id, vocab_size=vocab_size)
     if stop.max_tokens is not None:
         if stop.max_tokens < 1:
             raise InvalidRequestError.of("stop.max_tokens", stop.max_tokens, "be at least 1")
@@ -252,29 +257,9 @@ def _check_length(field: str, text: str, highest: int) -> None:
         raise InvalidRequestError.of(f"number of characters in {field}", len(text), f"be at most {highest}")
 
 
-def _check_bytes(field: str, num_bytes: int, highest: int) -> None:
-    if num_bytes > highest:
-        raise InvalidRequestError.of(
-            f"number of bytes in {field}", num_bytes, f"be at most max_prompt_bytes, {highest}"
-        )
-
-
-def _num_bytes(text: str) -> int:
-    return len(text.encode())
-
-
-def _num_chat_bytes(chat: ChatInput) -> int:
-    texts = (text for message in chat.messages for text in message)
-    return _num_bytes(chat.template_arguments_json) + sum(map(_num_bytes, texts))
-
-
-def _check_count(field: str, entries: Collection[object], highest: int) -> None:
-    if len(entries) > highest:
-        raise InvalidRequestError.of(f"number of entries in {field}", len(entries), f"be at most {highest}")
-
-
-def _outside_vocabulary(field: str, token_id: int, vocab_size: int) -> InvalidRequestError:
-    return InvalidRequestError.of(field, token_id, f"be in [0, {vocab_size}), the vocabulary")
+def _check_count(field: str, num_entries: int, highest: int) -> None:
+    if num_entries > highest:
+        raise InvalidRequestError.of(f"number of entries in {field}", num_entries, f"be at most {highest}")
 
 
 def _prompt_field(prompt: PromptInput | None) -> str:

@@ -5,6 +5,7 @@ weights.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,13 +14,19 @@ import numpy as np
 from model.config import ModelConfig, read_model_config
 from model.errors import ModelFolderError as BrokenModelFolderError
 from scheduler_svc.config import SchedulerConfig
-from scheduler_svc.core.types import Int32Array, Int64Array
+from scheduler_svc.core.types import Int32Array
 from scheduler_svc.errors import InvalidRequestError, ModelFolderError
 from scheduler_svc.frontend.chat_template import ChatTemplate
 from scheduler_svc.frontend.detokenizer import DetokenizerFactory
-from scheduler_svc.frontend.request_check import RequestLimits, check_prompt_input, check_token_ids
+from scheduler_svc.frontend.prompt_check import (
+    check_prompt_input,
+    check_rendered,
+    check_token_ids,
+    num_chat_bytes,
+)
+from scheduler_svc.frontend.request_check import RequestLimits
 from scheduler_svc.frontend.tokenizer import ModelTokenizer
-from scheduler_svc.frontend.values import EngineFacts, PromptInput, TextInput, TokenIdsInput
+from scheduler_svc.frontend.values import ChatInput, EngineFacts, PromptInput, TextInput, TokenIdsInput
 
 _NUM_TOKENS_BETWEEN_YIELDS = 8192
 """A long Detokenize lets other requests run after this many tokens, about 1 ms."""
@@ -79,25 +86,21 @@ class ServedModel:
             max_quota_tokens=max_quota_tokens,
             num_unknown_groups=facts.num_unknown_groups if facts else 0,
             widest_model_len=self.max_model_len,
+            max_prompt_bytes=self.max_prompt_bytes,
         )
 
     async def read_prompt(self, prompt: PromptInput | None) -> tuple[str, Int32Array]:
         """Turn a prompt into its text (empty for token ids) and token ids.
 
         Raises:
-            InvalidRequestError: if it is missing, empty, outside the vocabulary or does not fit the
-                chat template.
+            InvalidRequestError: if it is missing, empty, too long, as given or rendered, outside the
+                vocabulary or does not fit the chat template.
         """
         check_prompt_input(prompt, self.config.vocab_size, max_bytes=self.max_prompt_bytes)
         assert prompt is not None, "a missing prompt was refused"
         if isinstance(prompt, TokenIdsInput):
             return "", prompt.token_ids.astype(np.int32)
-        if isinstance(prompt, TextInput):
-            text = prompt.text
-        elif self.chat_template is not None:
-            text = self.chat_template.render(prompt)
-        else:
-            raise InvalidRequestError("chat is set, but the model has no chat template: send text")
+        text = prompt.text if isinstance(prompt, TextInput) else await self._render(prompt)
         # A rendered chat holds its special tokens already.
         is_text = isinstance(prompt, TextInput)
         token_ids = await self.tokenizer.encode_async(text, adds_special_tokens=is_text)
@@ -107,17 +110,31 @@ class ServedModel:
             check_token_ids(field, np.array(token_ids, np.int64), vocab_size=self.config.vocab_size)
         return text, np.array(token_ids, np.int32)
 
-    async def detokenize(self, token_ids: Int64Array, *, skips_special_tokens: bool) -> str:
-        """Turn token ids into text.
+    async def _render(self, chat: ChatInput) -> str:
+        template = self.chat_template
+        if template is None:
+            raise InvalidRequestError("chat is set, but the model has no chat template: send text")
+
+        def render() -> str:
+            text = template.render(chat)
+            check_rendered(text, max_bytes=self.max_prompt_bytes)
+            return text
+
+        return await self.tokenizer.run_by_length(render, length=num_chat_bytes(chat))
+
+    async def detokenize(self, token_ids: Sequence[int], *, skips_special_tokens: bool) -> str:
+        """Turn token ids into text, piece by piece: all at once, millions would hold up the event loop.
 
         Raises:
             InvalidRequestError: if an id is outside the vocabulary.
         """
-        check_token_ids("token_ids", token_ids, vocab_size=self.config.vocab_size)
         detokenizer = self.detokenizers.make(skips_special_tokens=skips_special_tokens)
         texts: list[str] = []
         for start in range(0, len(token_ids), _NUM_TOKENS_BETWEEN_YIELDS):
-            chunk = token_ids[start : start + _NUM_TOKENS_BETWEEN_YIELDS].tolist()
-            texts.extend(map(detokenizer.push, chunk))
+            chunk = list(token_ids[start : start + _NUM_TOKENS_BETWEEN_YIELDS])
+            check_token_ids(
+                "token_ids", np.array(chunk, np.int64), vocab_size=self.config.vocab_size, first_index=start
+            )
+            texts.append(detokenizer.push_all(chunk))
             await asyncio.sleep(0)
         return "".join([*texts, detokenizer.flush()])

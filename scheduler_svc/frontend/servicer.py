@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-import numpy as np
 from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import generation_service_pb2_grpc
 
@@ -42,6 +41,7 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
             with cancelled_where_client_is_gone():
                 await context.write(convert.write_response(told))
 
+        self._generator.check_counts(convert.count_entries(request))
         await self._generator.run(
             convert.read_request(request), write=write, seconds_left=context.time_remaining
         )
@@ -92,12 +92,13 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
 
     async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:  # noqa: ARG002, N802
         """Turn text or chat messages into token ids exactly as Generate would."""
+        self._generator.check_counts(convert.count_tokenize_entries(request))
         text, token_ids = await self._model.read_prompt(convert.read_tokenize_prompt(request))
         return pb.TokenizeResponse(token_ids=token_ids.tolist(), text=text)
 
     async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:  # noqa: ARG002, N802
         """Turn token ids into text."""
         text = await self._model.detokenize(
-            np.array(request.token_ids, np.int64), skips_special_tokens=request.skip_special_tokens
+            request.token_ids, skips_special_tokens=request.skip_special_tokens
         )
         return pb.DetokenizeResponse(text=text)

@@ -7,16 +7,19 @@ and what the chat template calls them. Knows nothing about requests, prompts or 
 
 import asyncio
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tokenizers import AddedToken, Tokenizer
 
 from scheduler_svc.errors import ModelFolderError
 
-_MAX_INLINE_CHARACTERS = 4096
-"""Texts up to this length are encoded on the event loop (about 1 ms); a thread costs less above."""
+_Result = TypeVar("_Result")
+
+_MAX_INLINE_LENGTH = 4096
+"""Up to this length texts are encoded on the event loop (about 1 ms); a thread costs less above."""
 
 
 class ModelTokenizer:
@@ -65,12 +68,15 @@ class ModelTokenizer:
 
     async def encode_async(self, text: str, *, adds_special_tokens: bool) -> list[int]:
         """Turn ``text`` into token ids; a long one in another thread."""
-        if len(text) <= _MAX_INLINE_CHARACTERS:
-            return self.encode(text, adds_special_tokens=adds_special_tokens)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._pool, lambda: self.encode(text, adds_special_tokens=adds_special_tokens)
+        return await self.run_by_length(
+            lambda: self.encode(text, adds_special_tokens=adds_special_tokens), length=len(text)
         )
+
+    async def run_by_length(self, work: Callable[[], _Result], *, length: int) -> _Result:
+        """Do ``work`` on what has that length, in bytes or characters: on a long one in another thread."""
+        if length <= _MAX_INLINE_LENGTH:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def special_token_ids(self) -> frozenset[int]:
         """Tell the ids that ``skip_special_tokens`` leaves out."""

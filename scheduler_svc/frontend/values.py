@@ -85,6 +85,19 @@ class AskedResume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AskedCounts:
+    """How many entries the fields of a client's message have, known before any is read."""
+
+    num_messages: int = 0
+    num_prompt_tokens: int = 0
+    """As ids: those of text and chat are known later."""
+    num_resumed_tokens: int = 0
+    num_biases: int = 0
+    num_stop_strings: int = 0
+    num_stop_token_ids: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AskedRequest:
     """One generation as a client asked for it; unset fields hold their defaults."""
 

@@ -13,6 +13,7 @@ from smg_grpc_proto.generated import vllm_engine_pb2 as pb
 from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend.values import (
+    AskedCounts,
     AskedOutput,
     AskedRequest,
     AskedSampling,
@@ -58,6 +59,17 @@ _FINISH_REASONS = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "abort",
 }
+
+
+def count_entries(message: pb.GenerateRequest) -> AskedCounts:
+    """Count what a gateway's message holds, without reading it."""
+    params = message.sampling_params
+    return AskedCounts(
+        num_prompt_tokens=len(message.tokenized.input_ids),
+        num_biases=len(params.logit_bias),
+        num_stop_strings=len(params.stop),
+        num_stop_token_ids=len(params.stop_token_ids),
+    )
 
 
 def read_request(message: pb.GenerateRequest) -> AskedRequest:

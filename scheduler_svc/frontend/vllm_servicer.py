@@ -62,8 +62,9 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
                 with cancelled_where_client_is_gone():
                     await context.write(message)
 
-        asked = vllm_convert.read_request(request)
         try:
+            self._generator.check_counts(vllm_convert.count_entries(request))
+            asked = vllm_convert.read_request(request)
             await self._generator.run(asked, write=write, seconds_left=context.time_remaining)
         except InvalidRequestError as error:
             raise vllm_convert.with_their_names(error) from error

@@ -16,7 +16,7 @@ from scheduler_svc.errors import QueueFullError
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
 from scheduler_svc.frontend.served_model import ServedModel
-from scheduler_svc.frontend.values import AskedRequest, Final, TextInput, Told
+from scheduler_svc.frontend.values import AskedCounts, AskedRequest, Final, TextInput, Told
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend
 
@@ -106,6 +106,9 @@ class ScriptedGenerator:
         self.may_end = asyncio.Event()
         self.num_started = 0
         self.aborted_ids: list[str] = []
+
+    def check_counts(self, counts: AskedCounts) -> None:
+        assert counts == AskedCounts()
 
     async def run(self, asked: AskedRequest, *, write: Any, seconds_left: Any) -> None:
         del seconds_left

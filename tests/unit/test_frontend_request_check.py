@@ -9,12 +9,8 @@ from stepwire.v1 import generation_service_pb2 as pb
 
 from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend import convert
-from scheduler_svc.frontend.request_check import (
-    RequestLimits,
-    check_options,
-    check_prompt_input,
-    check_request,
-)
+from scheduler_svc.frontend.prompt_check import check_prompt_input
+from scheduler_svc.frontend.request_check import RequestLimits, check_options, check_request
 from scheduler_svc.frontend.values import (
     AskedOutput,
     AskedRequest,

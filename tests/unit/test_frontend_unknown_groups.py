@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from scheduler_svc.errors import InvalidRequestError, WorkerUnavailableError
-from scheduler_svc.frontend.request_check import RequestLimits, check_request
+from scheduler_svc.frontend.request_check import RequestLimits, check_counts, check_request
 from scheduler_svc.frontend.values import (
+    AskedCounts,
     AskedRequest,
     AskedResume,
     AskedStop,
@@ -77,3 +78,12 @@ def test_what_no_group_can_take_is_refused_before_all_came(
 
 def test_what_a_known_group_can_take_waits_for_no_other() -> None:
     assert check(AskedRequest(prompt=TEXT, stop=AskedStop(max_tokens=44)), 4).max_output_tokens == 44
+
+
+def test_counts_are_refused_early_only_where_no_group_can_take_them() -> None:
+    for counts in (AskedCounts(num_prompt_tokens=64), AskedCounts(num_resumed_tokens=63)):
+        check_counts(counts, NOT_ALL)
+    with pytest.raises(InvalidRequestError, match=r"resume.token_ids is 250, but must be at most 249"):
+        check_counts(AskedCounts(num_resumed_tokens=250), NOT_ALL)
+    with pytest.raises(InvalidRequestError, match="must be at most max_prompt_tokens, 200"):
+        check_counts(AskedCounts(num_prompt_tokens=201), NOT_ALL)
