@@ -10,7 +10,8 @@
     ├── DrainingError             the server takes no new requests
     ├── WorkerUnavailableError    no worker group can serve, or none that came so far
     ├── RequestInterruptedError   the server lets go of a request that can be resumed
-    ├── ModelMismatchError        a worker serves another model
+    ├── UnfitWorkerError          a worker says of itself what the engine cannot run with
+    │   └── ModelMismatchError    it serves another model
     ├── ModelFolderError          the model folder is missing or broken
     ├── EventsGoneError           events from the asked-for number on are not kept
     ├── UnsupportedError          a method that a contract has and we have not
@@ -82,7 +83,11 @@ class RequestInterruptedError(StepwireError):
         self.num_output_tokens = num_output_tokens
 
 
-class ModelMismatchError(StepwireError):
+class UnfitWorkerError(StepwireError):
+    """A worker's hello does not fit the engine: the message names field, value and limit."""
+
+
+class ModelMismatchError(UnfitWorkerError):
     """A worker serves another model than the scheduler expects."""
 
 

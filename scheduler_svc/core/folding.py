@@ -53,6 +53,24 @@ def fold_result(state: SchedulerState, result: StepResult) -> StepOutputs:
     )
 
 
+def find_fault(state: SchedulerState, result: StepResult) -> str:
+    """Say why the oldest step's next result is none that a worker may give; empty where it is right.
+
+    Looks for what the plan alone does not show: whether a row that is told as ended is one of a request
+    that goes on, in a lane or preempted.
+    """
+    step = state.in_flight[0]
+    if step.num_steps == 1 or result.token_ids.min(initial=0) >= 0:
+        return ""
+    lanes = step.sample_lanes[: len(result.token_ids)][result.token_ids < 0]
+    incarnations = step.incarnations[lanes]
+    is_live = state.lanes.incarnation[lanes] == incarnations
+    if state.late_requests:
+        is_live |= np.isin(incarnations, list(state.late_requests))
+    num_wrong = np.count_nonzero(is_live & (step.num_tokens[lanes] > result.iteration))
+    return f"it ends {num_wrong} rows that go on" if num_wrong else ""
+
+
 def _take_step(state: SchedulerState, result: StepResult) -> InFlightStep:
     """Find the step that a result is of, the oldest; with its last result it is in flight no more."""
     assert state.in_flight, f"step {result.step_id} has a result but nothing is in flight"

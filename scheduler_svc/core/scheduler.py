@@ -3,6 +3,7 @@
     add / finish        a request comes, or is ended from outside
     schedule            the next step's plan; may run ahead of results
     settle              what that put off, once the plan was sent
+    fault_of            what is wrong with the oldest step's next result, if anything
     update              the oldest step's next result, folded back
     lose_worker / reset a worker epoch ended, or another begins: what the worker held is forgotten
     give_away / adopt   live requests move to the core of another worker group
@@ -18,7 +19,7 @@ from scheduler_svc.core.block_hash import hash_first_blocks
 from scheduler_svc.core.cache_events import CacheEvent
 from scheduler_svc.core.capacity import max_total_tokens
 from scheduler_svc.core.fitting import match_prefix
-from scheduler_svc.core.folding import fold_result
+from scheduler_svc.core.folding import find_fault, fold_result
 from scheduler_svc.core.invariants import check_invariants
 from scheduler_svc.core.leasing import is_take_over_due
 from scheduler_svc.core.plan import CoreState, FinishedRequest, StepOutputs, StepPlan, StepResult
@@ -145,8 +146,12 @@ class Scheduler:
         self._state.register_planned()
         return is_take_over_due(self._state)
 
+    def fault_of(self, result: StepResult) -> str:
+        """Say what is wrong with the next result, as far as only the core knows; empty: nothing."""
+        return find_fault(self._state, result)
+
     def update(self, result: StepResult) -> StepOutputs:
-        """Fold the next result of the oldest step in flight."""
+        """Fold the next result of the oldest step in flight, in which there is no fault."""
         self._state.register_planned()
         outputs = fold_result(self._state, result)
         self._check()

@@ -17,6 +17,8 @@ from scheduler_svc.engine.values import ModelIdentity, StepTimes, WorkerFacts
 
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+_MOST_TIME_NS = 86_400 * 10**9
+"""A day: nothing that a result tells lasts longer."""
 
 
 def int32_bytes(array: npt.NDArray[np.integer]) -> bytes:
@@ -144,7 +146,14 @@ def sampling_from_pb(sampling: pb.LaneSampling, seed: int) -> SamplingParams:
 
 
 def times_from_pb(result: pb.StepResult) -> StepTimes:
-    """Read what the worker measured."""
+    """Read what the worker measured.
+
+    Raises:
+        ValueError: if a time is longer than a day, which what is reckoned from it might not be able to tell.
+    """
+    for field in ("busy_time_ns", "idle_time_ns", "held_time_ns"):
+        if getattr(result, field) > _MOST_TIME_NS:
+            raise ValueError(f"{field} is {getattr(result, field)}, but must be at most {_MOST_TIME_NS}")
     return StepTimes(
         num_iterations=result.num_iterations,
         busy_seconds=result.busy_time_ns / 1e9,

@@ -29,6 +29,8 @@ class WorkerGroup:
         self._num_epochs_lost = 0
         self._reason = "no worker has come yet"
         self._keeps_cache_events = False
+        self._is_given_up = False
+        """Whether the epoch is to end for a wrong result, after which no other counts."""
         self.is_serving = False
         """Whether a worker epoch runs."""
         self.refusal: Exception | None = None
@@ -75,6 +77,7 @@ class WorkerGroup:
         """Note that there is no worker; return the requests that end with the one that was lost."""
         self._num_epochs_lost += self.is_serving
         self.is_serving, self._reason, self.refusal = False, down.reason, down.refusal
+        self._is_given_up = False
         return () if self._core is None else self._core.lose_worker(is_orderly=down.is_orderly)
 
     def can_hold(self, request: Request) -> bool:
@@ -99,9 +102,14 @@ class WorkerGroup:
         """End a request from outside."""
         return self.core.finish(request_id, reason, num_tokens=num_tokens)
 
-    def fold(self, result: StepResult) -> StepOutputs:
-        """Fold the oldest step's result."""
+    def fold(self, result: StepResult) -> StepOutputs | None:
+        """Fold the oldest step's result; None where it, or one before, is wrong: the epoch is to end."""
         assert self.is_serving, "a result needs a worker"
+        if not self._is_given_up and (fault := self.core.fault_of(result)):
+            self._is_given_up = True
+            self._link.give_up(f"the worker answered step {result.step_id} wrongly: {fault}")
+        if self._is_given_up:
+            return None
         self._num_steps += result.num_iterations
         return self.core.update(result)
 
@@ -113,7 +121,8 @@ class WorkerGroup:
             as the worker may have nothing else to do, and the next plan takes longer for their sake.
         """
         link = self._link
-        while self.is_serving and (link.has_credit or (link.may_take_over and self.core.is_take_over_due)):
+        is_served = self.is_serving and not self._is_given_up
+        while is_served and (link.has_credit or (link.may_take_over and self.core.is_take_over_due)):
             plan = self.core.schedule(num_steps=link.lease_length)
             if plan is None:
                 return False

@@ -44,7 +44,7 @@ class WorkerGroups:
         """Note that a group has no worker; return the requests that cannot go on.
 
         Raises:
-            ModelMismatchError, ConfigError: if no group has a worker that fits nor ever had: that is
+            UnfitWorkerError, ConfigError: if no group has a worker that fits nor ever had: that is
                 a wrong start.
         """
         finished = self._forget(self._groups[down.group].end_epoch(down)) + self._move()
@@ -86,10 +86,11 @@ class WorkerGroups:
         group = self._group_of.pop(request_id, None)
         return None if group is None else group.finish(request_id, reason, num_tokens=num_tokens)
 
-    def fold(self, arrived: ResultArrived) -> StepOutputs:
-        """Fold the result of a group's oldest step."""
+    def fold(self, arrived: ResultArrived) -> StepOutputs | None:
+        """Fold the result of a group's oldest step; None where it, or one before, is wrong."""
         outputs = self._groups[arrived.group].fold(arrived.result)
-        self._forget(outputs.finished)
+        if outputs is not None:
+            self._forget(outputs.finished)
         return outputs
 
     def pump(self, on_admission: Callable[[Admission], None]) -> bool:

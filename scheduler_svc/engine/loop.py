@@ -118,7 +118,8 @@ class Engine:
         """Run for ever; raise what goes wrong.
 
         Raises:
-            ModelMismatchError: if the first workers to answer run another model, each of them.
+            UnfitWorkerError: if the first workers to answer run another model, or tell limits that are out
+                of range, each of them.
             ConfigError: if a flag is above what the first workers can hold, likewise.
         """
         while True:
@@ -157,6 +158,8 @@ class Engine:
 
     def _fold(self, arrived: ResultArrived) -> None:
         outputs = self._groups.fold(arrived)
+        if outputs is None:
+            return
         if self._traces:
             self._traces.note_step(outputs, arrived)
         for finished in outputs.finished:

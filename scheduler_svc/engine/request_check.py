@@ -10,7 +10,8 @@ from scheduler_svc.errors import InvalidRequestError
 
 _MAX_BIASES = 1024
 _MAX_STOP_IDS = 128
-_MAX_LOGPROBS_PLUS_ONE = 21
+MAX_LOGPROBS_PLUS_ONE = 21
+"""The most log-probability entries of one token."""
 _MOST_TOKENS = 2**31 - 1
 
 # field -> lowest, highest: those of stepwire.worker.v1.LaneSampling
@@ -21,7 +22,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-2, 2),
     "frequency_penalty": (-2, 2),
     "repetition_penalty": (0, 100),
-    "num_logprobs_plus_one": (0, _MAX_LOGPROBS_PLUS_ONE),
+    "num_logprobs_plus_one": (0, MAX_LOGPROBS_PLUS_ONE),
     "min_tokens": (0, _MOST_TOKENS),
 }
 

@@ -23,6 +23,7 @@ from scheduler_svc.config import SchedulerConfig
 from scheduler_svc.engine.group import WorkerGroup
 from scheduler_svc.engine.groups import WorkerGroups
 from scheduler_svc.engine.limits import lower_limits
+from scheduler_svc.engine.link_options import LinkOptions
 from scheduler_svc.engine.loop import Engine
 from scheduler_svc.engine.mailboxes import Inbox
 from scheduler_svc.engine.meter import EngineMeter
@@ -32,7 +33,7 @@ from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.traces import RequestTraces
 from scheduler_svc.engine.values import ModelIdentity
 from scheduler_svc.engine.waits import Waits
-from scheduler_svc.engine.worker_link import LinkOptions, WorkerLink
+from scheduler_svc.engine.worker_link import WorkerLink
 from scheduler_svc.errors import ModelFolderError
 from scheduler_svc.tls import worker_credentials
 from scheduler_svc.traced import make_spans
@@ -59,7 +60,7 @@ def run_engine(
 
     Raises:
         ModelFolderError: if the folder cannot be read.
-        ModelMismatchError: if the first workers run another model, each of them.
+        UnfitWorkerError: if the first workers run another model or tell wrong limits, each of them.
         ConfigError: if a flag is above what the first workers can hold, likewise.
     """
     identity = read_identity(Path(config.model))

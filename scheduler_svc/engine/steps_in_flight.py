@@ -8,7 +8,8 @@ Knows nothing about streams, nor what time it is (the caller says so).
 from collections import deque
 from dataclasses import dataclass
 
-from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.plan import Logprobs, StepPlan, StepResult
+from scheduler_svc.engine.request_check import MAX_LOGPROBS_PLUS_ONE
 from scheduler_svc.engine.step_clock import StepClock, StepSize, size_of
 from scheduler_svc.engine.values import AnsweredStep
 
@@ -90,6 +91,8 @@ class StepsInFlight:
             raise EpochEndedError(
                 f"the worker answered step {expected.step_id} with a token outside the vocabulary"
             )
+        if result.logprobs is not None:
+            self._check_logprobs(result.logprobs, expected)
         if result.is_last:
             self._steps.popleft()
         return AnsweredStep(
@@ -109,6 +112,20 @@ class StepsInFlight:
                 f"{result.iteration} on, but {expected.num_told} of {expected.num_steps} were told before"
             )
         expected.num_told = num_told
+
+    def _check_logprobs(self, logprobs: Logprobs, expected: _SentStep) -> None:
+        """Hold the entries to what front ends can be told."""
+        if (most := logprobs.counts.max(initial=0)) > MAX_LOGPROBS_PLUS_ONE:
+            raise EpochEndedError(
+                f"the worker answered step {expected.step_id} with {most} log-probabilities of a token, "
+                f"but {MAX_LOGPROBS_PLUS_ONE} are the most"
+            )
+        token_ids = logprobs.token_ids
+        if len(token_ids) and not 0 <= token_ids.min() <= token_ids.max() < self._vocab_size:
+            raise EpochEndedError(
+                f"the worker answered step {expected.step_id} with a log-probability of a token outside "
+                "the vocabulary"
+            )
 
     def forgive(self, seconds: float) -> None:
         """Take off time in which this process itself stood still."""

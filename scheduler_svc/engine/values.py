@@ -156,7 +156,7 @@ class WorkerDown:
     group: int
     reason: str
     refusal: Exception | None = None
-    """The worker that answered does not fit: a ModelMismatchError, or a ConfigError of ours."""
+    """The worker that answered does not fit: an UnfitWorkerError, or a ConfigError of ours."""
     is_orderly: bool = False
     """The worker left by itself, as on SIGTERM: nothing that it ran is to blame."""
 

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 
 import grpc
 from stepwire.worker.v1 import worker_service_pb2 as pb
@@ -29,10 +28,11 @@ from scheduler_svc.config import ConfigError
 from scheduler_svc.core.plan import StepPlan
 from scheduler_svc.core.types import CoreLimits
 from scheduler_svc.engine import convert
-from scheduler_svc.engine.limits import check_model
+from scheduler_svc.engine.limits import check_hello
+from scheduler_svc.engine.link_options import LinkOptions
 from scheduler_svc.engine.meter import GroupMeter
 from scheduler_svc.engine.pace import WorkerPace
-from scheduler_svc.engine.step_clock import StepClock, StepLimits
+from scheduler_svc.engine.step_clock import StepClock
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
 from scheduler_svc.engine.tasks import run_until_first
 from scheduler_svc.engine.values import (
@@ -44,7 +44,7 @@ from scheduler_svc.engine.values import (
     WorkerUp,
 )
 from scheduler_svc.engine.worker_channel import open_worker_channel
-from scheduler_svc.errors import ModelMismatchError
+from scheduler_svc.errors import ModelMismatchError, UnfitWorkerError
 from scheduler_svc.tls import explain_failure
 
 _log = logging.getLogger(__name__)
@@ -57,27 +57,6 @@ _STALL_SECONDS = 0.5
 
 _Outgoing = asyncio.Queue[pb.RunStepsRequest | None]
 """What is to be sent in one epoch; None ends it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
-    """Where the worker is and how patient the link is."""
-
-    group: int
-    """Number of the worker group, which every event carries."""
-    address: str
-    max_steps_in_flight: int
-    max_lease_steps: int
-    """The most iterations of one step."""
-    step_limits: StepLimits
-    """How long a step may be the oldest in flight."""
-    silence_seconds: float
-    """How long a worker may send nothing at all."""
-    heartbeat_seconds: float = 1.0
-    credentials: grpc.ChannelCredentials | None = None
-    """What the worker is connected to with; None: without TLS."""
-    first_backoff_seconds: float = 0.1
-    max_backoff_seconds: float = 1.0
 
 
 class WorkerLink:
@@ -99,7 +78,8 @@ class WorkerLink:
             options: where the worker is and how patient to be.
             expected: the model that the worker must run.
             fencing_number: grows with every engine start.
-            accept: gives the limits to run under; raises ConfigError to refuse the worker.
+            accept: gives the limits to run under; raises ConfigError to refuse the worker, whose numbers
+                are in range.
             post: takes events, in order; never waits.
             meter: counts steps.
         """
@@ -120,6 +100,7 @@ class WorkerLink:
         self._steps = StepsInFlight(self._expected.vocab_size, clock)
         self.pace = WorkerPace()
         """How fast the worker and the link are, as measured in this epoch."""
+        self._faults: asyncio.Queue[str] = asyncio.Queue()
         self._max_lease_steps = 1
         self._last_heard_seconds = time.monotonic()
 
@@ -158,6 +139,10 @@ class WorkerLink:
         self._meter.note_plan(len(plan.row_lanes))
         self._outgoing.put_nowait(convert.plan_to_pb(plan))
 
+    def give_up(self, reason: str) -> None:
+        """End the epoch, as soon as the link has its turn, for a fault of the worker's that others found."""
+        self._faults.put_nowait(reason)
+
     async def run(self) -> None:
         """Keep a stream to the worker, for ever."""
         backoff_seconds = self._options.first_backoff_seconds
@@ -167,7 +152,7 @@ class WorkerLink:
                 await self._run_epoch()
             except EpochEndedError as error:
                 down = WorkerDown(group=group, reason=str(error), is_orderly=error.is_orderly)
-            except (ModelMismatchError, ConfigError) as error:
+            except (UnfitWorkerError, ConfigError) as error:
                 reason = f"worker {self.address} does not fit: {error}"
                 down = WorkerDown(group=group, reason=reason, refusal=type(error)(reason))
             if self._is_up:
@@ -195,11 +180,14 @@ class WorkerLink:
         async with open_worker_channel(self.address, self._options.credentials) as channel:
             call = WorkerServiceStub(channel).RunSteps(_messages(self._outgoing))
             try:
-                await run_until_first(self._read(call), self._watch())
+                await run_until_first(self._read(call), self._watch(), self._end_at_fault())
             finally:
                 call.cancel()
                 # Where the worker ended the stream, gRPC would read the iterator for ever.
                 self._outgoing.put_nowait(None)
+
+    async def _end_at_fault(self) -> None:
+        raise EpochEndedError(await self._faults.get())
 
     async def _read(self, call: "grpc.aio.StreamStreamCall[pb.RunStepsRequest, pb.RunStepsResponse]") -> None:
         try:
@@ -222,7 +210,9 @@ class WorkerLink:
             raise EpochEndedError("the worker cancelled the stream") from error
         raise EpochEndedError("the worker closed the stream", is_orderly=True)
 
-    def _take(self, message: pb.RunStepsResponse) -> None:
+    def _take(self, message: pb.RunStepsResponse | None) -> None:
+        if message is None:  # what gRPC could not read, and logged
+            raise EpochEndedError("the worker sent a message that cannot be read")
         kind = message.WhichOneof("message")
         if (kind == "hello") is self._is_up:
             raise EpochEndedError(f"the worker sent {kind} out of order")
@@ -232,7 +222,7 @@ class WorkerLink:
             self._take_result(message.result)
 
     def _take_hello(self, facts: WorkerFacts) -> None:
-        check_model(self._expected, facts)
+        check_hello(self._expected, facts)
         limits = self._accept(facts)
         if facts.model.tokenizer_hash != self._expected.tokenizer_hash:
             _log.warning(
@@ -261,11 +251,10 @@ class WorkerLink:
 
     def _take_result(self, message: pb.StepResult) -> None:
         try:
-            result = convert.result_from_pb(message)
+            result, times = convert.result_from_pb(message), convert.times_from_pb(message)
         except ValueError as error:
             raise EpochEndedError(f"the worker answered step {message.step_id} wrongly: {error}") from error
         step = self._steps.take_answer(result, time.monotonic())
-        times = convert.times_from_pb(message)
         self.pace.note_answer(times, is_decode=step.is_decode, seconds_since_sent=step.seconds_since_sent)
         self._meter.note_result(times)
         for part in result.parts():

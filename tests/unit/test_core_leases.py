@@ -15,14 +15,16 @@ def _tell(
     core: Scheduler, plan: StepPlan, iteration: int, *token_ids: int, is_last: bool = False
 ) -> StepOutputs:
     """Fold one iteration of a lease; without tokens only its end."""
-    return core.update(
-        StepResult(
-            step_id=plan.step_id,
-            token_ids=np.array(token_ids, np.int32),
-            iteration=iteration,
-            num_iterations=int(bool(token_ids)),
-            is_last=is_last,
-        )
+    return core.update(_result(plan, iteration, *token_ids, is_last=is_last))
+
+
+def _result(plan: StepPlan, iteration: int, *token_ids: int, is_last: bool = False) -> StepResult:
+    return StepResult(
+        step_id=plan.step_id,
+        token_ids=np.array(token_ids, np.int32),
+        iteration=iteration,
+        num_iterations=int(bool(token_ids)),
+        is_last=is_last,
     )
 
 
@@ -123,6 +125,27 @@ def test_a_worker_that_ends_a_row_too_early_is_our_own_bug() -> None:
     lease = _lease(core, 3)
     with pytest.raises(AssertionError, match="the worker ended a row that goes on"):
         _tell(core, lease, 0, -1)
+
+
+def test_a_row_may_be_told_as_ended_once_its_request_has_or_its_grant_is_used_up() -> None:
+    core = _running(20, 3, 20)
+    lease = _lease(core, 4)
+    assert core.fault_of(_result(lease, 0, 60, -1, -1)) == "it ends 2 rows that go on"
+    _tell(core, lease, 0, 99, 60, 70)
+    assert core.fault_of(_result(lease, 1, -1, -1, 71)) == "it ends 1 rows that go on"
+    assert core.fault_of(_result(lease, 1, -1, 61, 71)) == ""
+    _tell(core, lease, 1, -1, 61, 71)
+    assert core.fault_of(_result(lease, 2, 50, -1, 72)) == ""
+    assert core.fault_of(_result(lease, 2, -1, -1, -1)) == "it ends 1 rows that go on"
+    assert core.fault_of(_result(lease, 2, is_last=True)) == ""
+
+
+def test_a_preempted_requests_row_goes_on_as_well() -> None:
+    core = _running(20, 20, num_blocks=6)
+    first, _ = _lease(core, 16), _lease(core, 16)
+    assert core.state().num_preempted == 1
+    assert core.fault_of(_result(first, 0, 60, -1)) == "it ends 1 rows that go on"
+    assert core.fault_of(_result(first, 0, 60, 70)) == ""
 
 
 def test_a_row_that_seemed_to_be_at_its_end_is_not_left_waiting() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduler_svc.core.plan import StepPlan, StepResult
+from scheduler_svc.core.plan import Logprobs, StepPlan, StepResult
 from scheduler_svc.engine.step_clock import StepClock, StepLimits
 from scheduler_svc.engine.steps_in_flight import EpochEndedError, StepsInFlight
 
@@ -140,6 +140,34 @@ def test_an_answer_that_does_not_fit_its_lease_is_refused(result: StepResult, me
     steps.add(_lease(1, 3, 1), 0.0)
     with pytest.raises(EpochEndedError, match=message):
         steps.take_answer(result, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "message"),
+    [
+        ([99, -1], "answered step 1 with a log-probability of a token outside the vocabulary"),
+        ([99, 100], "answered step 1 with a log-probability of a token outside the vocabulary"),
+        ([5] * 22, "answered step 1 with 22 log-probabilities of a token, but 21 are the most"),
+        ([0, 99] + [5] * 19, None),
+        ([], None),
+    ],
+)
+def test_log_probabilities_are_of_few_tokens_of_the_vocabulary(
+    token_ids: list[int], message: str | None
+) -> None:
+    steps = _steps()
+    steps.add(_plan(1, True), 0.0)
+    logprobs = Logprobs(
+        counts=np.array([len(token_ids)], np.int32),
+        token_ids=np.array(token_ids, np.int32),
+        values=np.zeros(len(token_ids), np.float32),
+    )
+    result = replace(_result(1, 5), logprobs=logprobs)
+    if message is None:
+        steps.take_answer(result, 0.0)
+    else:
+        with pytest.raises(EpochEndedError, match=message):
+            steps.take_answer(result, 0.0)
 
 
 def test_a_step_that_is_no_lease_has_one_answer() -> None:

@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,7 +188,7 @@ def test_a_block_holds_k_and_v_of_all_layers() -> None:
 
 @pytest.mark.parametrize(
     ("num_blocks", "kv_cache_gib", "expected"),
-    [(5, 1.0, 5), (0, 1.0, 1023), (0, 2 / 1024, 1), (0, 2.9 / 1024, 1)],
+    [(5, 1.0, 5), (0, 1.0, 1023), (0, 2 / 1024, 1), (0, 2.9 / 1024, 1), (0, 2000.0, 2**20)],
 )
 def test_one_block_of_the_budget_is_for_padding(num_blocks: int, kv_cache_gib: float, expected: int) -> None:
     chosen = choose_num_blocks(num_blocks=num_blocks, kv_cache_gib=kv_cache_gib, bytes_per_block=2**20)
@@ -210,6 +211,11 @@ def test_blocks_fill_what_a_device_has_left() -> None:
         memory, gpu_memory_utilization=0.9, reserved_bytes=50, bytes_per_block=10
     )
     assert chosen == 44
+    memory = replace(memory, total_bytes=10**9)
+    chosen = choose_num_blocks_of_device(
+        memory, gpu_memory_utilization=0.9, reserved_bytes=50, bytes_per_block=10
+    )
+    assert chosen == 2**20, "no engine takes more"
 
 
 def test_a_full_device_says_what_to_change() -> None:

@@ -9,6 +9,8 @@ from model.config import ModelConfig
 from worker_svc.errors import ConfigError, MemoryBudgetError
 
 GIB = 1024**3
+_MOST_CHOSEN_BLOCKS = 2**20
+"""No engine takes more, where a model is so small that they would fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ def choose_num_blocks_of_device(
             f"steps, but must leave {2 * bytes_per_block / GIB:.6f}: raise it, or lower "
             "--max-num-batched-tokens or --max-num-seqs"
         )
-    return num_fitting
+    return min(num_fitting, _MOST_CHOSEN_BLOCKS)
 
 
 def choose_num_blocks(*, num_blocks: int, kv_cache_gib: float, bytes_per_block: int) -> int:
@@ -68,7 +70,7 @@ def choose_num_blocks(*, num_blocks: int, kv_cache_gib: float, bytes_per_block: 
             f"--kv-cache-gib is {kv_cache_gib}, but must hold two blocks of {bytes_per_block} bytes: "
             f"give at least {2 * bytes_per_block / GIB:.6f}, or lower --block-size"
         )
-    return num_fitting
+    return min(num_fitting, _MOST_CHOSEN_BLOCKS)
 
 
 def choose_max_model_len(flag: int, *, max_position_embeddings: int, num_blocks: int, block_size: int) -> int:
