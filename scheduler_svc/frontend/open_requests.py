@@ -24,7 +24,7 @@ class OpenRequests:
 
     def __init__(self) -> None:
         self._open: set[OpenRequest] = set()
-        self._is_draining = False
+        self._draining = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
         self._many = 0
@@ -45,7 +45,7 @@ class OpenRequests:
         Raises:
             DrainingError: if no new requests are taken.
         """
-        if self._is_draining:
+        if self._draining.is_set():
             raise DrainingError("the server is stopping and takes no new requests")
         entry = OpenRequest(request_id)
         self._open.add(entry)
@@ -68,7 +68,11 @@ class OpenRequests:
 
     def refuse_new(self) -> None:
         """Take no new requests from now on."""
-        self._is_draining = True
+        self._draining.set()
+
+    async def wait_draining(self) -> None:
+        """Wait until no new requests are taken."""
+        await self._draining.wait()
 
     async def wait_idle(self, timeout_seconds: float) -> bool:
         """Wait until none is open; return whether that came within the time."""

@@ -111,7 +111,7 @@ def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
     Raises:
         InvalidRequestError: naming the first field that does not fit.
     """
-    _check_length("request_id", asked.request_id, _MAX_REQUEST_ID_CHARACTERS)
+    check_request_id("request_id", asked.request_id)
     _check_length("cache_salt", asked.cache_salt, _MAX_CACHE_SALT_CHARACTERS)
     if asked.priority is not None:
         raise InvalidRequestError.of("priority", asked.priority, "be unset: priorities are not supported yet")
@@ -120,6 +120,26 @@ def check_options(asked: AskedRequest, limits: RequestLimits) -> None:
     _check_output(asked.output, limits.vocab_size)
     if asked.resume is not None:
         check_token_ids("resume.token_ids", asked.resume.token_ids, vocab_size=limits.vocab_size)
+
+
+def check_request_id(field: str, request_id: str) -> None:
+    """Check the length of an id, in ``field``, that a request has or that one is aborted by.
+
+    Raises:
+        InvalidRequestError: if no request can have it.
+    """
+    _check_length(field, request_id, _MAX_REQUEST_ID_CHARACTERS)
+
+
+def check_aborted_id(field: str, request_id: str) -> None:
+    """Check an id, in ``field``, to abort by: the engine remembers it for a while, whether known or not.
+
+    Raises:
+        InvalidRequestError: if it is empty, or so long that no request can have it.
+    """
+    if not request_id:
+        raise InvalidRequestError.of(field, "", "not be empty")
+    check_request_id(field, request_id)
 
 
 def check_num_prompt_tokens(

@@ -25,6 +25,7 @@ from scheduler_svc.frontend.call_takers import CallTakers
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.gateway_server import add_gateway_service
 from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.generate_many import NUM_MORE_THAN_WAIT
 from scheduler_svc.frontend.interceptors import CallInterceptor, NoteCall
 from scheduler_svc.frontend.meter import FrontendMeter
 from scheduler_svc.frontend.readiness import Readiness
@@ -125,7 +126,9 @@ class Frontend:
         self._server = _make_server(config, interceptors)
         self._takers = CallTakers(self._server, interceptors)
         self._generator.open_requests.call_once_many(_MANY_STREAMS, self._takers.start)
-        servicer, server = GenerationServicer(self._generator, self._link), self._takers
+        max_open = config.max_num_waiting + NUM_MORE_THAN_WAIT
+        servicer = GenerationServicer(self._generator, self._link, max_open_on_stream=max_open)
+        server = self._takers
         add_service(
             generation_service_pb2_grpc.add_GenerationServiceServicer_to_server, servicer, server=server
         )

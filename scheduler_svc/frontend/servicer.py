@@ -11,12 +11,12 @@ import grpc
 from stepwire.v1 import generation_service_pb2 as pb
 from stepwire.v1 import generation_service_pb2_grpc
 
-from scheduler_svc.errors import InvalidRequestError
 from scheduler_svc.frontend import convert
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
+from scheduler_svc.frontend.request_check import check_aborted_id
 from scheduler_svc.frontend.server_version import server_version
 from scheduler_svc.frontend.values import Told
 
@@ -26,10 +26,12 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
     """The service that clients call."""
 
-    def __init__(self, generator: Generator, link: EngineLink) -> None:
+    def __init__(self, generator: Generator, link: EngineLink, *, max_open_on_stream: int) -> None:
+        """Serve ``generator``; a stream of GenerateMany has ``max_open_on_stream`` requests open at most."""
         self._generator = generator
         self._model = generator.model
         self._link = link
+        self._max_open_on_stream = max_open_on_stream
 
     # The generated types know async generators only; grpc.aio also takes coroutines that write.
     async def Generate(  # type: ignore[override]  # noqa: N802
@@ -55,13 +57,17 @@ class GenerationServicer(generation_service_pb2_grpc.GenerationServiceServicer):
             with cancelled_where_client_is_gone():
                 await context.write(response)
 
-        many = ManyGenerations(self._generator, write=write, seconds_left=context.time_remaining)
+        many = ManyGenerations(
+            self._generator,
+            write=write,
+            seconds_left=context.time_remaining,
+            max_open=self._max_open_on_stream,
+        )
         await many.run(request_iterator)
 
     async def Abort(self, request: pb.AbortRequest, context: Context) -> pb.AbortResponse:  # noqa: ARG002, N802
         """End a running request by its id."""
-        if not request.request_id:
-            raise InvalidRequestError.of("request_id", "", "not be empty")
+        check_aborted_id("request_id", request.request_id)
         self._generator.abort(request.request_id)
         return pb.AbortResponse()
 

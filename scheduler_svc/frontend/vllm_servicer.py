@@ -20,6 +20,7 @@ from scheduler_svc.frontend.caller import calling_tenant
 from scheduler_svc.frontend.client_gone import cancelled_where_client_is_gone
 from scheduler_svc.frontend.engine_link import EngineLink
 from scheduler_svc.frontend.generate import Generator
+from scheduler_svc.frontend.request_check import check_aborted_id
 from scheduler_svc.frontend.server_version import server_version
 from scheduler_svc.frontend.token_rate import TokenRate
 from scheduler_svc.frontend.tokenizer_archive import TokenizerArchives
@@ -76,8 +77,7 @@ class VllmEngineServicer(vllm_engine_pb2_grpc.VllmEngineServicer):
             limit = f"be at most {_MAX_ABORTED_IDS}"
             raise InvalidRequestError.of("number of entries in request_ids", num_ids, limit)
         for index, request_id in enumerate(request.request_ids):
-            if not request_id:
-                raise InvalidRequestError.of(f"request_ids[{index}]", "", "not be empty")
+            check_aborted_id(f"request_ids[{index}]", request_id)
         for request_id in request.request_ids:
             self._generator.abort(request_id)
         return pb.AbortResponse()

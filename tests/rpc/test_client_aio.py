@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
+from stepwire.v1 import types_pb2 as types_pb
 from stepwire_client import (
     AsyncStepwireClient,
     Cancelled,
@@ -172,6 +173,18 @@ async def test_many_requests_share_one_stream(
         ("d-id", FinalOutput),
         ("e-id", FinalOutput),
     ]
+
+
+async def test_a_bulk_is_read_while_it_is_sent(
+    client: AsyncStepwireClient, fake_service: FakeGenerationService
+) -> None:
+    # More in both directions than the connection holds: a server that waits for its reader takes no more.
+    text = "x" * 2**18
+    fake_service.deltas = [types_pb.OutputDelta(text=text)] * 4
+    requests = (GenerationRequest.of(text) for _ in range(100))
+    async with asyncio.timeout(30):
+        events = [event async for event in client.generate_many(requests, max_concurrent=100)]
+    assert len(events) == 500
 
 
 async def test_many_requests_are_cancelled_together(

@@ -144,6 +144,10 @@ async def test_each_field_of_a_request_is_refused_by_its_name(bench: FrontendBen
     refusals = (
         (stub.Abort(pb.AbortRequest(request_ids=["a", ""])), "request_ids[1] is ''"),
         (stub.Abort(pb.AbortRequest(request_ids=["a"] * 1025)), "number of entries in request_ids is 1025"),
+        (
+            stub.Abort(pb.AbortRequest(request_ids=["a", long_text])),
+            "number of characters in request_ids[1] is 129",
+        ),
         (stub.GetLoads(pb.GetLoadsRequest(dp_rank=-1)), "dp_rank is -1"),
     )
     for call, start in refusals:

@@ -15,6 +15,7 @@ from scheduler_svc.core.types import FinishReason
 from scheduler_svc.errors import QueueFullError
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
+from scheduler_svc.frontend.open_requests import OpenRequests
 from scheduler_svc.frontend.served_model import ServedModel
 from scheduler_svc.frontend.values import AskedCounts, AskedRequest, Final, TextInput, Told
 from tests.rpc.engine_bench import wait_until
@@ -106,6 +107,7 @@ class ScriptedGenerator:
         self.may_end = asyncio.Event()
         self.num_started = 0
         self.aborted_ids: list[str] = []
+        self.open_requests = OpenRequests()
 
     def check_counts(self, counts: AskedCounts) -> None:
         assert counts == AskedCounts()
@@ -140,7 +142,7 @@ async def test_an_id_is_free_once_its_end_is_under_way(text: str) -> None:
         while (message := await messages.get()) is not None:
             yield message
 
-    many = ManyGenerations(cast(Generator, generator), write=write, seconds_left=lambda: None)
+    many = ManyGenerations(cast(Generator, generator), write=write, seconds_left=lambda: None, max_open=8)
     running = asyncio.create_task(many.run(sent()))
     messages.put_nowait(generate("a", text))
     generator.may_end.set()

@@ -1,6 +1,7 @@
 """The unary methods of GenerationService on a front end."""
 
 import asyncio
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from stepwire.v1 import types_pb2
 from tokenizers import Tokenizer
 
 from scheduler_svc.frontend.served_model import ServedModel
+from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import (
     EOS_TOKEN_ID,
     LIMIT_SECONDS,
@@ -100,6 +102,31 @@ async def test_abort_needs_an_id(bench: FrontendBench) -> None:
         grpc.StatusCode.INVALID_ARGUMENT,
         "request_id is '', but must not be empty",
     )
+
+
+async def test_abort_refuses_an_id_that_no_request_can_have(bench: FrontendBench) -> None:
+    assert await unary_status_of(bench.stub.Abort(pb.AbortRequest(request_id="x" * 129))) == (
+        grpc.StatusCode.INVALID_ARGUMENT,
+        "number of characters in request_id is 129, but must be at most 128",
+    )
+    await bench.stub.Abort(pb.AbortRequest(request_id="x" * 128))
+    assert await bench.engine.next_abort() == "x" * 128
+
+
+async def test_a_refused_message_is_not_kept_as_garbage(bench: FrontendBench) -> None:
+    def is_kept() -> bool:
+        alive = (one for one in gc.get_objects() if type(one) is pb.AbortRequest)
+        return any(one.request_id == "k" * 129 for one in alive)
+
+    abort: Any = bench.channel.unary_unary("/stepwire.v1.GenerationService/Abort")  # of bytes: none are ours
+    message = pb.AbortRequest(request_id="k" * 129).SerializeToString()
+    gc.disable()
+    try:
+        code, _ = await unary_status_of(abort(message))
+        assert code == grpc.StatusCode.INVALID_ARGUMENT
+        await wait_until(lambda: not is_kept())
+    finally:
+        gc.enable()
 
 
 async def test_an_abort_before_the_engine_knows_the_request(

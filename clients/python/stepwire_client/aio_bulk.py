@@ -5,7 +5,8 @@ Knows nothing about how requests are built; bulk.py is its twin for threads.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 import grpc
@@ -24,12 +25,12 @@ from stepwire_client.errors import Cancelled, Internal, Unavailable
 if TYPE_CHECKING:
     from grpc.aio import StreamStreamCall  # cannot be subscripted when it runs
 
+    _BulkCall = StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]
 
-StartBulkCall = Callable[
-    [float | None],
-    "StreamStreamCall[service_pb.GenerateManyRequest, service_pb.GenerateManyResponse]",
-]
+StartBulkCall = Callable[[float | None], "_BulkCall"]
 """Starts a call with so many seconds until its deadline."""
+_Outbox = asyncio.Queue[service_pb.GenerateManyRequest | None]
+"""Messages to send, in order; None closes this side."""
 
 
 class AsyncBulkStream(AsyncIterator[BulkEvent]):
@@ -50,8 +51,8 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
     def _start_call(self) -> None:
         self._call = self._start(self._window.seconds_left(time.monotonic()))
         cancel_when_dropped(self, self._call)
+        self._outbox: _Outbox | None = None
         self._is_writing = True
-        self._has_written = False
 
     async def __anext__(self) -> BulkEvent:
         """Wait for the next event of any request.
@@ -68,11 +69,11 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
 
     async def _read(self) -> BulkEvent | Pause | None:
         try:
-            await self._send()
-            refused = self._window.take_refused()
-            if refused is not None:
-                return refused
-            with translate_errors():
+            with _translate_errors():
+                await self._send()
+                refused = self._window.take_refused()
+                if refused is not None:
+                    return refused
                 message = await self._call.read()
         except Unavailable as error:
             if self._window.is_done:
@@ -94,21 +95,25 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
             raise Cancelled("the client was closed") from closed
 
     async def _send(self) -> None:
-        """Send all that the window allows; a call that has ended tells its status when it is read."""
-        try:
-            with translate_errors():
-                while not self._call.done() and (message := self._window.pull()) is not None:
-                    await (
-                        self._call.write(message) if self._has_written else write_first(self._call, message)
-                    )
-                    self._has_written = True
-                if self._window.is_exhausted and self._is_writing and not self._call.done():
-                    self._is_writing = False
-                    await self._call.done_writing()
-        except Internal as error:
-            if not has_lost_its_status(error.code, error.message):
-                raise
-            raise Unavailable(WRITTEN_TOO_LATE, is_resumable=True) from error
+        """Have all sent that the window allows; a call that has ended tells its status when it is read."""
+        while not self._call.done() and (message := self._window.pull()) is not None:
+            if self._outbox is not None:
+                self._outbox.put_nowait(message)
+                continue
+            await write_first(self._call, message)
+            self._outbox = self._start_sender()
+        if self._window.is_exhausted and self._is_writing and not self._call.done():
+            self._is_writing = False
+            if self._outbox is None:
+                await self._call.done_writing()
+            else:
+                self._outbox.put_nowait(None)
+
+    def _start_sender(self) -> _Outbox:
+        outbox: _Outbox = asyncio.Queue()
+        self._call.add_done_callback(lambda _: outbox.put_nowait(None))
+        self._sender = asyncio.create_task(_send_all(self._call, outbox))
+        return outbox
 
     def close(self) -> None:
         """Cancel all requests that have not ended."""
@@ -120,3 +125,29 @@ class AsyncBulkStream(AsyncIterator[BulkEvent]):
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+
+async def _send_all(call: "_BulkCall", outbox: _Outbox) -> None:
+    """Send what is put in, until the call ends, while others read it.
+
+    A server with much to tell takes no more before that is read: who sent all before reading would wait for
+    ever.
+    """
+    try:
+        while (message := await outbox.get()) is not None:
+            await call.write(message)
+        await call.done_writing()
+    except (grpc.RpcError, grpc.aio.InternalError, asyncio.InvalidStateError):
+        return  # the call has ended: it tells its status to who reads it
+
+
+@contextmanager
+def _translate_errors() -> Iterator[None]:
+    """Translate errors, and tell of a call whose status was lost that it ended early."""
+    try:
+        with translate_errors():
+            yield
+    except Internal as error:
+        if not has_lost_its_status(error.code, error.message):
+            raise
+        raise Unavailable(WRITTEN_TOO_LATE, is_resumable=True) from error

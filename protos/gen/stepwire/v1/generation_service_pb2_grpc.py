@@ -96,6 +96,9 @@ class GenerationServiceServicer:
     def GenerateMany(self, request_iterator, context):
         """Runs many requests multiplexed on one stream; each ends with a final message or an error of
         its own, and the stream stays open for others. Closing the sending side lets running ones end.
+        Read while you send: where 4,096 more requests than --max-num-waiting are open, their ends not
+        read, the next one waits until one is, and what is sent after it waits, too, aborts included.
+        A server that stops ends the stream with UNAVAILABLE once none of its requests is open.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -44,6 +44,9 @@ class GenerationServiceStub:
     GenerateMany: _grpc.StreamStreamMultiCallable[_generation_service_pb2.GenerateManyRequest, _generation_service_pb2.GenerateManyResponse]
     """Runs many requests multiplexed on one stream; each ends with a final message or an error of
     its own, and the stream stays open for others. Closing the sending side lets running ones end.
+    Read while you send: where 4,096 more requests than --max-num-waiting are open, their ends not
+    read, the next one waits until one is, and what is sent after it waits, too, aborts included.
+    A server that stops ends the stream with UNAVAILABLE once none of its requests is open.
     """
     Abort: _grpc.UnaryUnaryMultiCallable[_generation_service_pb2.AbortRequest, _generation_service_pb2.AbortResponse]
     """Ends a running request by its id. Idempotent: an unknown or ended id is no error."""
@@ -72,6 +75,9 @@ class GenerationServiceAsyncStub(GenerationServiceStub):
     GenerateMany: _aio.StreamStreamMultiCallable[_generation_service_pb2.GenerateManyRequest, _generation_service_pb2.GenerateManyResponse]  # type: ignore[assignment]
     """Runs many requests multiplexed on one stream; each ends with a final message or an error of
     its own, and the stream stays open for others. Closing the sending side lets running ones end.
+    Read while you send: where 4,096 more requests than --max-num-waiting are open, their ends not
+    read, the next one waits until one is, and what is sent after it waits, too, aborts included.
+    A server that stops ends the stream with UNAVAILABLE once none of its requests is open.
     """
     Abort: _aio.UnaryUnaryMultiCallable[_generation_service_pb2.AbortRequest, _generation_service_pb2.AbortResponse]  # type: ignore[assignment]
     """Ends a running request by its id. Idempotent: an unknown or ended id is no error."""
@@ -109,6 +115,9 @@ class GenerationServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_generation_service_pb2.GenerateManyResponse], _abc.AsyncIterator[_generation_service_pb2.GenerateManyResponse]]:
         """Runs many requests multiplexed on one stream; each ends with a final message or an error of
         its own, and the stream stays open for others. Closing the sending side lets running ones end.
+        Read while you send: where 4,096 more requests than --max-num-waiting are open, their ends not
+        read, the next one waits until one is, and what is sent after it waits, too, aborts included.
+        A server that stops ends the stream with UNAVAILABLE once none of its requests is open.
         """
 
     @_abc_1.abstractmethod
