@@ -16,7 +16,7 @@ from scheduler_svc.errors import QueueFullError
 from scheduler_svc.frontend.generate import Generator
 from scheduler_svc.frontend.generate_many import ManyGenerations
 from scheduler_svc.frontend.open_requests import OpenRequests
-from scheduler_svc.frontend.values import AskedRequest
+from scheduler_svc.frontend.values import AskedCounts, AskedRequest
 from tests.rpc.engine_bench import wait_until
 from tests.rpc.frontend_bench import LIMIT_SECONDS, FrontendBench, running_frontend
 
@@ -46,6 +46,9 @@ class AbortedGenerator:
         self.open_requests = OpenRequests()
         self.started_ids: list[str] = []
         self._aborts: dict[str, asyncio.Event] = {}
+
+    def check_counts(self, counts: AskedCounts) -> None:
+        """Whatever a message holds is not too much."""
 
     async def run(self, asked: AskedRequest, *, write: Any, seconds_left: Any) -> None:
         del write, seconds_left
