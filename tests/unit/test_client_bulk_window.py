@@ -140,6 +140,20 @@ def test_a_broken_stream_goes_on_until_patience_ends() -> None:
         window.break_off(lost, 161.0)
 
 
+def test_what_a_stopping_server_did_not_begin_goes_on_where_the_bulk_is_under_way() -> None:
+    stopping = Unavailable("the server is stopping", retry_after_seconds=1.0)
+    window = make_window(numbered(2, []), 1)
+    assert pulled_ids(window) == ["r0"]
+    feed(window, request_id="r0", final=FINAL)
+    assert pulled_ids(window) == ["r1"]
+    assert isinstance(window.break_off(stopping, 100.0), Pause)
+    assert pulled_ids(window) == ["r1"]
+    untouched = make_window(numbered(1, []), 1)
+    pulled_ids(untouched)
+    with pytest.raises(Unavailable, match="the server is stopping"):
+        untouched.break_off(stopping, 100.0)
+
+
 def test_a_status_is_nothing_for_a_caller() -> None:
     window = make_window(numbered(1, []), 1)
     pulled_ids(window)

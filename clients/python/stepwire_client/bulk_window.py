@@ -51,6 +51,8 @@ class BulkWindow:
         """Open requests that the present stream does not know yet."""
         self._refused: deque[BulkEvent] = deque()
         self._has_taken_all = False
+        self._is_under_way = False
+        """Whether the server told anything."""
 
     @property
     def is_exhausted(self) -> bool:
@@ -111,9 +113,10 @@ class BulkWindow:
         point = self._points.get(request_id)
         if point is None:
             raise Internal(f"the server sent output of request {request_id!r}, which is not open")
+        self._is_under_way = True
         event = decode_event(message)
         if isinstance(event, StepwireClientError):
-            pause = self._pause_after(event, now_seconds, (point,))
+            pause = self._pause_after(event, now_seconds, is_resumed=point.is_resumed)
             if pause is not None:
                 return pause
         elif point.take(message):
@@ -127,19 +130,23 @@ class BulkWindow:
     def break_off(self, error: StepwireClientError, now_seconds: float) -> Pause:
         """Take the break of the whole stream in.
 
+        Where the bulk is under way, requests that the stream had not begun go on, too: a server that stops
+        ends a stream of which nothing is open, and what was sent meanwhile is lost with it.
+
         Raises:
             StepwireClientError: the error itself where it is the end.
         """
-        pause = self._pause_after(error, now_seconds, tuple(self._points.values()))
+        points = tuple(self._points.values())
+        is_resumed = self._is_under_way or any(point.is_resumed for point in points)
+        pause = self._pause_after(error, now_seconds, is_resumed=is_resumed)
         if pause is None:
             raise error
         return pause
 
     def _pause_after(
-        self, error: StepwireClientError, now_seconds: float, points: tuple[ResumePoint, ...]
+        self, error: StepwireClientError, now_seconds: float, *, is_resumed: bool
     ) -> Pause | None:
-        """Have all that is open sent again after an error of ``points``, unless that is the end."""
-        is_resumed = any(point.is_resumed for point in points)
+        """Have all that is open sent again after an error, unless that is the end."""
         delay_seconds = self._patience.delay_after(
             error, now_seconds, points=self._points.values(), is_resumed=is_resumed
         )
